@@ -22,7 +22,7 @@ from gradxform.values.registry import register
 
 def projection_non_negative(tree: PyTree) -> PyTree:
     """Project onto the numbers that are at least 0: p = max(x, 0)."""
-    leaves, treedef = _flat("projection_non_negative", tree)
+    leaves, treedef = _leaves_to_project("projection_non_negative", tree)
     return jax.tree.unflatten(treedef, [jnp.where(x <= 0, jnp.zeros_like(x), x) for x in leaves])
 
 
@@ -37,7 +37,7 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     Raises:
       ValueError: if a structure differs, or a number `lower` is greater than a number `upper`.
     """
-    return _box("projection_box", tree, lower, upper)
+    return _project_onto_box("projection_box", tree, lower, upper)
 
 
 def projection_hypercube(tree: PyTree, scale: Any = 1) -> PyTree:
@@ -50,8 +50,8 @@ def projection_hypercube(tree: PyTree, scale: Any = 1) -> PyTree:
     Raises:
       ValueError: if a structure differs, or a number `scale` is negative.
     """
-    _check_scale("projection_hypercube", scale)
-    return _box("projection_hypercube", tree, 0, scale)
+    _check_scale_of_projection("projection_hypercube", scale)
+    return _project_onto_box("projection_hypercube", tree, 0, scale)
 
 
 def projection_simplex(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -71,7 +71,7 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Reference: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
       2008, Figure 1.
     """
-    return _of_radius(projection_simplex, onto_simplex, tree, scale, axis)
+    return _project_by_radius(projection_simplex, onto_simplex, tree, scale, axis)
 
 
 def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -89,12 +89,12 @@ def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    return _of_radius(projection_l1_sphere, _onto_l1_sphere, tree, scale, axis)
+    return _project_by_radius(projection_l1_sphere, _onto_l1_sphere, tree, scale, axis)
 
 
 def _onto_l1_sphere(xs: list[Array], radius: Array) -> list[Array]:
-    sizes = onto_simplex([x * _sign(x) for x in xs], radius)
-    return [_sign(x) * size for x, size in zip(xs, sizes, strict=True)]
+    sizes = onto_simplex([x * _sign_for_l1_sphere(x) for x in xs], radius)
+    return [_sign_for_l1_sphere(x) * size for x, size in zip(xs, sizes, strict=True)]
 
 
 def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -109,15 +109,17 @@ def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    return _of_radius(projection_l1_ball, _onto_l1_ball, tree, scale, axis)
+    return _project_by_radius(projection_l1_ball, _onto_l1_ball, tree, scale, axis)
 
 
 def _onto_l1_ball(xs: list[Array], radius: Array) -> list[Array]:
-    sizes = [x * _sign(x) for x in xs]
+    sizes = [x * _sign_for_l1_sphere(x) for x in xs]
     fits = sum(map(jnp.sum, sizes)) <= radius
     # A radius of infinity must not reach the derivative of what is not selected.
     sizes = onto_simplex(sizes, jnp.where(fits, jnp.ones_like(radius), radius))
-    return [jnp.where(fits, x, _sign(x) * size) for x, size in zip(xs, sizes, strict=True)]
+    return [
+        jnp.where(fits, x, _sign_for_l1_sphere(x) * size) for x, size in zip(xs, sizes, strict=True)
+    ]
 
 
 def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -135,13 +137,13 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    return _of_radius(projection_l2_sphere, _onto_l2_sphere, tree, scale, axis)
+    return _project_by_radius(projection_l2_sphere, _onto_l2_sphere, tree, scale, axis)
 
 
 def _onto_l2_sphere(xs: list[Array], radius: Array) -> list[Array]:
     is_zero = jnp.max(jnp.abs(one_vector(xs))) == 0
     scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in xs]
-    unit = _one_over_largest(scaled)
+    unit = _unit_for_l2_ball(scaled)
     scaled = [x * unit for x in scaled]
     factor = radius / norm(scaled)
     return [x * factor for x in scaled]
@@ -161,11 +163,11 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    return _of_radius(projection_l2_ball, _onto_l2_ball, tree, scale, axis)
+    return _project_by_radius(projection_l2_ball, _onto_l2_ball, tree, scale, axis)
 
 
 def _onto_l2_ball(xs: list[Array], radius: Array) -> list[Array]:
-    unit = _one_over_largest(xs)
+    unit = _unit_for_l2_ball(xs)
     scaled = [x * unit for x in xs]
     # The derivative of a norm is not defined at 0, and is not asked for inside the ball.
     fits = jax.lax.stop_gradient(norm(scaled)) <= radius * unit
@@ -185,8 +187,8 @@ def projection_linf_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Raises:
       ValueError: if `scale` is negative.
     """
-    _check_scale("projection_linf_ball", scale)
-    return _box("projection_linf_ball", tree, -scale, scale)
+    _check_scale_of_projection("projection_linf_ball", scale)
+    return _project_onto_box("projection_linf_ball", tree, -scale, scale)
 
 
 def projection_vector(x: PyTree, a: PyTree) -> PyTree:
@@ -201,8 +203,8 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _along("projection_vector", x, a, lambda product: product)
-    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _as_arrays(x), along)
+    along = _shift_to_hyperplane("projection_vector", x, a, lambda product: product)
+    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _point_to_project(x), along)
 
 
 def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -218,8 +220,8 @@ def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _along("projection_hyperplane", x, a, lambda product: b - product)
-    return jax.tree.map(_moved, _as_arrays(x), along)
+    along = _shift_to_hyperplane("projection_hyperplane", x, a, lambda product: b - product)
+    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), along)
 
 
 def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -235,8 +237,10 @@ def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _along("projection_halfspace", x, a, lambda product: jnp.clip(b - product, max=0))
-    return jax.tree.map(_moved, _as_arrays(x), along)
+    along = _shift_to_hyperplane(
+        "projection_halfspace", x, a, lambda product: jnp.clip(b - product, max=0)
+    )
+    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), along)
 
 
 for _function in (
@@ -256,12 +260,12 @@ for _function in (
 # ------------------------------------------------------------------------------------- helpers
 
 
-def _sign(x: Array) -> Array:
+def _sign_for_l1_sphere(x: Array) -> Array:
     """Return -1 for negative entries, and 1 for all others."""
     return jnp.where(x < 0, -jnp.ones_like(x), jnp.ones_like(x))
 
 
-def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
+def _leaves_to_project(name: str, tree: PyTree) -> tuple[list[Array], Any]:
     check_params(name, tree)
     leaves, treedef = jax.tree.flatten(tree)
     for leaf in leaves:
@@ -270,11 +274,11 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
     return [jnp.asarray(x) for x in leaves], treedef
 
 
-def _as_arrays(tree: PyTree) -> PyTree:
+def _point_to_project(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
 
 
-def _of_radius(
+def _project_by_radius(
     project: Callable[..., PyTree],
     onto: Callable[[list[Array], Array], list[Array]],
     tree: PyTree,
@@ -290,19 +294,21 @@ def _of_radius(
       scale: likewise.
       axis: likewise.
     """
-    _check_scale(project.__name__, scale)
+    _check_scale_of_projection(project.__name__, scale)
     if axis is not None:
-        return _each_slice(project, tree, scale, axis)
-    leaves, treedef = _flat(project.__name__, tree)
-    wide = _widened(leaves)
+        return _project_each_slice(project, tree, scale, axis)
+    leaves, treedef = _leaves_to_project(project.__name__, tree)
+    wide = _widened_to_project(leaves)
     if not sum(x.size for x in wide):
         return tree
-    return _narrowed(onto(wide, _scalar(scale, wide)), leaves, treedef)
+    return _narrowed_projection(onto(wide, _scale_of_projection(scale, wide)), leaves, treedef)
 
 
-def _each_slice(project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axis: int) -> PyTree:
+def _project_each_slice(
+    project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axis: int
+) -> PyTree:
     """Return the tree with every slice along an axis of its arrays projected by itself."""
-    leaves, treedef = _flat(project.__name__, tree)
+    leaves, treedef = _leaves_to_project(project.__name__, tree)
 
     def one(x: Array) -> Array:
         if not -x.ndim <= axis < x.ndim:
@@ -319,7 +325,7 @@ def _each_slice(project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axi
     return jax.tree.unflatten(treedef, list(map(one, leaves)))
 
 
-def _widened(leaves: list[Array]) -> list[Array]:
+def _widened_to_project(leaves: list[Array]) -> list[Array]:
     """Return the leaves in the dtype that holds all of them, float32 or wider."""
     if not leaves:
         return []
@@ -327,13 +333,13 @@ def _widened(leaves: list[Array]) -> list[Array]:
     return [cast(x, wide) for x in leaves]
 
 
-def _narrowed(new: list[Array], leaves: list[Array], treedef: Any) -> PyTree:
+def _narrowed_projection(new: list[Array], leaves: list[Array], treedef: Any) -> PyTree:
     """Return the tree of new leaves in the dtypes of the old ones."""
     pairs = zip(new, leaves, strict=True)
     return jax.tree.unflatten(treedef, [cast(x, old.dtype) for x, old in pairs])
 
 
-def _one_over_largest(leaves: list[Array]) -> Array:
+def _unit_for_l2_ball(leaves: list[Array]) -> Array:
     """Return a constant by which squares of the entries neither overflow nor vanish.
 
     It is a normal number: processors take others for 0.
@@ -343,19 +349,21 @@ def _one_over_largest(leaves: list[Array]) -> Array:
     return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 
 
-def _scalar(x: Any, like: list[Array]) -> Array:
+def _scale_of_projection(x: Any, like: list[Array]) -> Array:
     return jnp.asarray(within(x, like[0].dtype), like[0].dtype)
 
 
-def _check_scale(name: str, scale: Any) -> None:
+def _check_scale_of_projection(name: str, scale: Any) -> None:
     for x in jax.tree.leaves(scale):
         if isinstance(x, int | float) and not x >= 0:
             raise ValueError(f"{name}: scale must be at least 0, got {x!r}.")
 
 
-def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
-    leaves, treedef = _flat(name, tree)
-    lows, highs = (_bounds_of(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
+def _project_onto_box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
+    leaves, treedef = _leaves_to_project(name, tree)
+    lows, highs = (
+        _bounds_of_projection(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper))
+    )
     new = []
     for x, low, high in zip(leaves, lows, highs, strict=True):
         if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
@@ -365,7 +373,7 @@ def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, new)
 
 
-def _bounds_of(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
+def _bounds_of_projection(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
     """Return a bound for every leaf: the leaves of a tree, or one number again and again."""
     if jax.tree.structure(x) == treedef:
         return jax.tree.leaves(x)
@@ -376,7 +384,9 @@ def _bounds_of(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
     )
 
 
-def _along(name: str, x: PyTree, a: PyTree, distance: Callable[[Array], Any]) -> PyTree:
+def _shift_to_hyperplane(
+    name: str, x: PyTree, a: PyTree, distance: Callable[[Array], Any]
+) -> PyTree:
     """Return (distance(<x, a>) / <a, a>) a, in float32 or wider; zeros if a is zero."""
     if jax.tree.structure(x) != jax.tree.structure(a):
         raise ValueError(f"{name}: a must have the structure of x, got {shown(a)}.")
@@ -392,6 +402,6 @@ def _along(name: str, x: PyTree, a: PyTree, distance: Callable[[Array], Any]) ->
     return jax.tree.map(one, a)
 
 
-def _moved(x: Array, along: Array) -> Array:
+def _moved_to_hyperplane(x: Array, along: Array) -> Array:
     wide = promote(x.dtype, along.dtype)
     return cast(cast(x, wide) + cast(along, wide), x.dtype)

@@ -18,7 +18,7 @@ def threshold_of(values: Array, scale: Array) -> Array:
 
 
 @threshold_of.defjvp
-def _threshold_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _simplex_threshold_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     values, scale = primals
     values_dot, scale_dot = tangents
     threshold = threshold_of(values, scale)
@@ -35,10 +35,10 @@ def onto_simplex(leaves: list[Array], scale: Array) -> list[Array]:
     largest = jax.lax.stop_gradient(jnp.max(one_vector(leaves)))
     shifted = [x - largest for x in leaves]
     threshold = threshold_of(one_vector(shifted), scale)
-    return [_shrunk(x, threshold) for x in shifted]
+    return [_shrunk_onto_simplex(x, threshold) for x in shifted]
 
 
-def _shrunk(x: Array, threshold: Array) -> Array:
+def _shrunk_onto_simplex(x: Array, threshold: Array) -> Array:
     """Return max(x - threshold, 0); NaN stays."""
     return jnp.where(x <= threshold, jnp.zeros_like(x), x - threshold)
 
