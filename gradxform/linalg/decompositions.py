@@ -27,18 +27,18 @@ def eigen(a: Array) -> tuple[Array, Array]:
     Reference: Ogita and Aishima, Iterative refinement for symmetric eigenvalue decomposition, 2018,
     Algorithm 1.
     """
-    values, vectors = one_by_one(_eigh, a)
-    return _refined(a, vectors) if 1 < a.shape[-1] <= _SMALL else (values, vectors)
+    values, vectors = one_by_one(_eigh_decomposition, a)
+    return _refined_decomposition(a, vectors) if 1 < a.shape[-1] <= _SMALL else (values, vectors)
 
 
 def orthonormal(a: Array) -> Array:
     """Return the Q of the QR decompositions of matrices `(..., m, n)`, in float32 or wider."""
-    return one_by_one(_q_of_qr, a)
+    return one_by_one(_q_of_qr_decomposition, a)
 
 
 def spectral_norm(a: Array) -> Array:
     """Return the largest singular values of matrices, in axes of length 1."""
-    return one_by_one(_spectral_norm, a)
+    return one_by_one(_spectral_norm_by_decomposition, a)
 
 
 def one_by_one(decompose: Callable[..., Any], *xs: Array) -> Any:
@@ -54,11 +54,11 @@ def one_by_one(decompose: Callable[..., Any], *xs: Array) -> Any:
     """
     if xs[0].ndim == 2 and not any(map(is_tracer, xs)):
         return decompose(*xs)
-    return lax.platform_dependent(*xs, cpu=_in_turn(decompose), default=decompose)
+    return lax.platform_dependent(*xs, cpu=_decompose_in_turn(decompose), default=decompose)
 
 
 @functools.cache
-def _in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
+def _decompose_in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """Return `decompose` as a loop over matrices."""
 
     @jax.custom_jvp
@@ -80,16 +80,16 @@ def _in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
     return in_turn
 
 
-def _eigh(a: Array) -> tuple[Array, Array]:
+def _eigh_decomposition(a: Array) -> tuple[Array, Array]:
     values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
     return values, vectors
 
 
-def _spectral_norm(a: Array) -> Array:
+def _spectral_norm_by_decomposition(a: Array) -> Array:
     return jnp.linalg.norm(a, ord=2, axis=(-2, -1), keepdims=True)
 
 
-def _q_of_qr(a: Array) -> Array:
+def _q_of_qr_decomposition(a: Array) -> Array:
     return jnp.linalg.qr(a)[0]
 
 
@@ -100,7 +100,7 @@ _MIX = 2.0**-12
 _SMALL = 128
 
 
-def _refined(a: Array, v: Array) -> tuple[Array, Array]:
+def _refined_decomposition(a: Array, v: Array) -> tuple[Array, Array]:
     """Return the eigenvalues and eigenvectors after one step of the refinement."""
     identity, vt = identity_like(a), jnp.swapaxes(v, -1, -2)
     r = identity - matmul(vt, v)

@@ -60,10 +60,12 @@ def power_iteration(
                 "function does not say its shape."
             )
     else:
-        a = _square("power_iteration", matrix)
+        a = _square_matrix_to_iterate("power_iteration", matrix)
         if v0 is None:
             key = jax.random.PRNGKey(0) if key is None else key
-            v0 = jax.random.uniform(key, a.shape[-1:], _real(a), minval=-1.0, maxval=1.0)
+            v0 = jax.random.uniform(
+                key, a.shape[-1:], _real_dtype_of_iteration(a), minval=-1.0, maxval=1.0
+            )
             v0 = cast(v0, a.dtype)
         elif jnp.shape(v0) != a.shape[-1:]:
             raise ValueError(
@@ -71,7 +73,7 @@ def power_iteration(
             )
         product = functools.partial(jnp.matmul, a, precision=precision)
 
-    v = _normalized(v0)
+    v = _normalized_iterate(v0)
     av = product(v)
     # A loop keeps the dtypes of its carry: both vectors have those of a product.
     dtypes = jax.tree.map(dtype_of, av)
@@ -80,7 +82,11 @@ def power_iteration(
     def goes_on(carry: tuple[Any, ...]) -> Array:
         i, v, av, eigenvalue = carry
         rest = jax.tree.map(
-            lambda x, y: _wide(x) - cast(eigenvalue, _wide(y).dtype) * _wide(y), av, v
+            lambda x, y: (
+                _wide_iterate(x) - cast(eigenvalue, _wide_iterate(y).dtype) * _wide_iterate(y)
+            ),
+            av,
+            v,
         )
         rest = engine.global_norm(rest)
         # Before the first turn the eigenvalue is only a placeholder.
@@ -88,30 +94,32 @@ def power_iteration(
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         i, _, av, _ = carry
-        v = jax.tree.map(cast, _normalized(av), dtypes)
+        v = jax.tree.map(cast, _normalized_iterate(av), dtypes)
         av = jax.tree.map(cast, product(v), dtypes)
-        return i + 1, v, av, _inner_product(v, av)
+        return i + 1, v, av, _inner_product_of_iterates(v, av)
 
-    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_inner_product(v, av))
+    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_inner_product_of_iterates(v, av))
     # A v is one product nearer to the eigenvector than v.
     _, _, av, eigenvalue = by_program(lambda x: lax.while_loop(goes_on, turn, x), first)
-    return eigenvalue, _normalized(av)
+    return eigenvalue, _normalized_iterate(av)
 
 
-def _normalized(v: PyTree) -> PyTree:
+def _normalized_iterate(v: PyTree) -> PyTree:
     """Return a tree divided by its norm; zeros stay."""
     size = engine.global_norm(v)
     per_size = over(jnp.ones_like(size), size)
-    return jax.tree.map(lambda x: cast(per_size, _wide(x).dtype) * _wide(x), v)
+    return jax.tree.map(lambda x: cast(per_size, _wide_iterate(x).dtype) * _wide_iterate(x), v)
 
 
-def _inner_product(v: PyTree, w: PyTree) -> Array:
+def _inner_product_of_iterates(v: PyTree, w: PyTree) -> Array:
     """Return the real part of <v, w>, in float32 or wider."""
-    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.vdot(_wide(x), _wide(y)), v, w))
+    leaves = jax.tree.leaves(
+        jax.tree.map(lambda x, y: jnp.vdot(_wide_iterate(x), _wide_iterate(y)), v, w)
+    )
     return jnp.real(functools.reduce(jnp.add, leaves))
 
 
-def _wide(x: Any) -> Array:
+def _wide_iterate(x: Any) -> Array:
     return cast(jnp.asarray(x), at_least_float32(dtype_of(x)))
 
 
@@ -148,7 +156,7 @@ def matrix_inverse_pth_root(
     """
     if not isinstance(p, int) or isinstance(p, bool) or p < 1:
         raise ValueError(must_be("matrix_inverse_pth_root", "p", "an integer of at least 1", p))
-    a = _square("matrix_inverse_pth_root", matrix)
+    a = _square_matrix_to_iterate("matrix_inverse_pth_root", matrix)
     largest, _ = power_iteration(a, precision=precision)
     # At least a small one, so that a matrix of zeros has a root too.
     ridge = cast(jnp.asarray(ridge_epsilon), a.dtype) * jnp.maximum(largest, 1e-16)
@@ -198,7 +206,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     wide = at_least_float32(dtype)
     a, b = cast(A, wide), cast(b, wide)
     square, target = matmul(a.T, a), matmul(a.T, b)
-    bound = _spectral_bound(square) if L is None else cast(jnp.asarray(L), wide)
+    bound = _spectral_bound_for_iteration(square) if L is None else cast(jnp.asarray(L), wide)
     step = 1 / jnp.where(bound == 0, 1, bound)  # any step will do for a matrix of zeros
 
     def turn(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
@@ -213,14 +221,14 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     return cast(x, dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
 
 
-def _spectral_bound(a: Array) -> Array:
+def _spectral_bound_for_iteration(a: Array) -> Array:
     """Return an upper bound on the absolute values of the eigenvalues of a matrix."""
     magnitudes = jnp.abs(a)
     columns = jnp.max(jnp.sum(magnitudes, axis=0), initial=0)
     return jnp.minimum(jnp.sqrt(jnp.sum(magnitudes * magnitudes)), columns)
 
 
-def _square(part: str, matrix: Any) -> Array:
+def _square_matrix_to_iterate(part: str, matrix: Any) -> Array:
     """Return a square matrix in float32 or wider."""
     shape = jnp.shape(matrix)
     if len(shape) != 2 or shape[0] != shape[1] or math.prod(shape) == 0:
@@ -229,5 +237,5 @@ def _square(part: str, matrix: Any) -> Array:
     return cast(a, at_least_float32(a.dtype))
 
 
-def _real(a: Array) -> Any:
+def _real_dtype_of_iteration(a: Array) -> Any:
     return jnp.finfo(a.dtype).dtype

@@ -85,8 +85,8 @@ def orthogonalize(
         return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
 
     m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
-    if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
-        x = _by_gram(x, coefficients, gram, columns)
+    if by_gram and _far_from_square_for_polar(m, n) and turns is None and dtype == wide:
+        x = _polar_by_gram(x, coefficients, gram, columns)
         return jnp.swapaxes(x, -1, -2) if tall else x
     x = cast(x, dtype)
     if turns is not None:
@@ -109,16 +109,18 @@ GRAM_RATIO = 2.5
 _RENEWAL = 3
 
 
-def _far_from_square(m: int, n: int) -> bool:
+def _far_from_square_for_polar(m: int, n: int) -> bool:
     return n >= GRAM_RATIO * m
 
 
 def grams_needed(turns: int, by_gram: bool, m: int, n: int) -> int:
     """Return how many products X X^H `orthogonalize` forms for matrices of `m` <= `n` sides."""
-    return -(-turns // _RENEWAL) if by_gram and _far_from_square(m, n) else turns
+    return -(-turns // _RENEWAL) if by_gram and _far_from_square_for_polar(m, n) else turns
 
 
-def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns | None) -> Array:
+def _polar_by_gram(
+    x: Array, coefficients: Array, gram: Array | None, columns: Columns | None
+) -> Array:
     """Return `x` after all turns, with products of square matrices in place of most long ones."""
     for start in range(0, coefficients.shape[0], _RENEWAL):
         rows = coefficients[start : start + _RENEWAL]
@@ -140,7 +142,9 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns
 # The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
 
 
-def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+def _polar_scaling_by_frobenius(
+    x: Array, eps: Scalar, columns: Columns | None
+) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
     largest, share = norm_in_parts(x, columns)
     factor = taming(largest)  # so that the norm is in the range
@@ -148,7 +152,9 @@ def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, A
     return over(x * cast(factor, x.dtype), size, eps), None
 
 
-def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+def _polar_scaling_by_spectral(
+    x: Array, eps: Scalar, columns: Columns | None
+) -> tuple[Array, Array | None]:
     if columns is not None:
         raise ValueError(
             "linalg.orthogonalize: preconditioning 'spectral' needs whole matrices, not columns of "
@@ -163,28 +169,32 @@ def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Ar
 _FLOOR = 1e-8
 
 
-def _aol(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
-    x, gram = _with_gram(x, columns)
+def _polar_scaling_by_aol(
+    x: Array, eps: Scalar, columns: Columns | None
+) -> tuple[Array, Array | None]:
+    x, gram = _with_gram_for_polar(x, columns)
     rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
     scale = cast(lax.rsqrt(rows), x.dtype)
     return x * scale, gram * scale * jnp.swapaxes(scale, -1, -2)
 
 
-def _schatten(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
-    x, gram = _with_gram(x, columns)
+def _polar_scaling_by_schatten(
+    x: Array, eps: Scalar, columns: Columns | None
+) -> tuple[Array, Array | None]:
+    x, gram = _with_gram_for_polar(x, columns)
     scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
     return x * scale, gram * scale * scale
 
 
-def _with_gram(x: Array, columns: Columns | None) -> tuple[Array, Array]:
+def _with_gram_for_polar(x: Array, columns: Columns | None) -> tuple[Array, Array]:
     """Return `x`, scaled down if squares overflow, and X X^H."""
     x = x * cast(taming(largest_entry(x, columns)), x.dtype)
     return x, gram_of(x, columns)
 
 
 PRECONDITIONINGS: dict[str, Callable[..., tuple[Array, Array | None]]] = {
-    "frobenius": _frobenius,
-    "spectral": _spectral,
-    "aol": _aol,
-    "schatten": _schatten,
+    "frobenius": _polar_scaling_by_frobenius,
+    "spectral": _polar_scaling_by_spectral,
+    "aol": _polar_scaling_by_aol,
+    "schatten": _polar_scaling_by_schatten,
 }

@@ -71,7 +71,7 @@ def square_root(a: Array) -> Array:
         t = (3 * identity - zy) / 2
         return matmul(y, t), matmul(t, z), zy - identity
 
-    root, _ = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
+    root, _ = _power_until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
     return root * jnp.sqrt(norm)
 
 
@@ -120,7 +120,7 @@ def inverse_root_within(
         new = matmul(x, t, precision), matmul(power, m, precision)
         return *new, m - identity
 
-    x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
+    x, m = _power_until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
     return x, jnp.squeeze(largest_entry(m - identity), (-2, -1))
 
 
@@ -170,7 +170,7 @@ def _integer_power(a: Array, n: int, precision: lax.Precision) -> Array:
     return matmul(half, a, precision) if n % 2 else half
 
 
-def _until_converged(
+def _power_until_converged(
     turn: Callable[[Array, Array], tuple[Array, Array, Array]],
     x: Array,
     y: Array,

@@ -148,10 +148,10 @@ class Product(Curvature):
         """
         check_params(self, params)
         check_real(self, params)
-        product = self.linear(Seen(), params, _needed_key(self, key), extra)
+        product = self.linear(Seen(), params, _needed_curvature_key(self, key), extra)
 
         def times(vector: PyTree) -> PyTree:
-            return product(_like(self, vector, params))
+            return product(_curvature_vector(self, vector, params))
 
         return times
 
@@ -186,7 +186,7 @@ class Diagonal(Curvature):
         """
         check_params(self, params)
         check_real(self, params)
-        ds = self.drawn(Seen(), params, _needed_key(self, key), extra)
+        ds = self.drawn(Seen(), params, _needed_curvature_key(self, key), extra)
         return jax.tree.unflatten(jax.tree.structure(params), ds)
 
 
@@ -206,7 +206,7 @@ def check_real(part: Any, params: Params) -> None:
             )
 
 
-def _needed_key(part: Curvature, key: Any) -> Any:
+def _needed_curvature_key(part: Curvature, key: Any) -> Any:
     if not part.draws:
         return None
     if key is None:
@@ -217,7 +217,7 @@ def _needed_key(part: Curvature, key: Any) -> Any:
     return key
 
 
-def _like(part: Any, vector: PyTree, params: Params) -> PyTree:
+def _curvature_vector(part: Any, vector: PyTree, params: Params) -> PyTree:
     """Return a vector in the dtypes of the parameters, or raise if it is not like them."""
     vs, treedef = jax.tree.flatten(vector)
     ps, wanted = jax.tree.flatten(params)
