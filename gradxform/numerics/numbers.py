@@ -70,10 +70,10 @@ def safe_increment(count: Any) -> Array:
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
     if not (jnp.issubdtype(count.dtype, jnp.integer) or jnp.issubdtype(count.dtype, jnp.floating)):
         raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
-    return _incremented(count) if isinstance(count, Tracer) else _INCREMENTED(count)
+    return _safely_incremented_number(count) if isinstance(count, Tracer) else _INCREMENTED(count)
 
 
-def _incremented(count: Array) -> Array:
+def _safely_incremented_number(count: Array) -> Array:
     # This runs in every step of every chain, so it uses few operations, and those of `lax`, which
     # trace several times faster than those of `jnp`. An integer wraps around to its least value,
     # and the maximum undoes that. (For min(count, last - 1) + 1, XLA copies the count.)
@@ -100,17 +100,17 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
     else:
         log = dtype.type(math.log(decay) if decay > 0 else -math.inf)
     if isinstance(count, Tracer) or isinstance(log, Tracer):
-        return _correction(log, count)
+        return _bias_correction_number(log, count)
     return _CORRECTION(log, count)
 
 
-def _correction(log: Any, count: Array) -> Array:
+def _bias_correction_number(log: Any, count: Array) -> Array:
     return lax.div(log.dtype.type(-1), lax.expm1(lax.mul(cast(count, log.dtype), log)))
 
 
 # Outside of a trace, one call in place of several operations, each of which takes as long to begin.
-_INCREMENTED = jax.jit(_incremented)
-_CORRECTION = jax.jit(_correction)
+_INCREMENTED = jax.jit(_safely_incremented_number)
+_CORRECTION = jax.jit(_bias_correction_number)
 
 
 def count_and_debias(state: Any, *decays: Scalar) -> tuple[Any, ...]:
@@ -151,7 +151,7 @@ def value_at(x: Any, count: Array) -> Array:
         message = f"{name_of(x)}: a schedule is called with one argument, the count: {error}"
         raise ScheduleError(x, message) from None
     try:
-        value = _scalar(x, "a schedule's value", value, (jnp.integer, jnp.floating), rule)
+        value = _checked_number(x, "a schedule's value", value, (jnp.integer, jnp.floating), rule)
     except TypeError as error:
         raise ScheduleError(x, str(error)) from None
     return scalar(value)
@@ -182,12 +182,12 @@ def promote(*dtypes: Any) -> Any:
     distinct = {jnp.dtype(d) for d in dtypes}
     if len(distinct) == 1:
         return distinct.pop()
-    wide = [_FLOAT32 if _is_tiny(d) else d for d in distinct]
+    wide = [_FLOAT32 if _is_tiny_number_dtype(d) else d for d in distinct]
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(jnp.promote_types, wide)
 
 
-def _is_tiny(dtype: Any) -> bool:
+def _is_tiny_number_dtype(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 2
 
 
@@ -346,10 +346,10 @@ def looked_up(rows: Array) -> Array:
     """
     if not jnp.issubdtype(rows.dtype, jnp.floating) or rows.dtype.itemsize < 2:
         return rows
-    return lax.platform_dependent(rows, cpu=_divided_by_one, default=lambda x: x)
+    return lax.platform_dependent(rows, cpu=_number_divided_by_one, default=lambda x: x)
 
 
-def _divided_by_one(x: Array) -> Array:
+def _number_divided_by_one(x: Array) -> Array:
     one = lax.select(lax.eq(x, x), lax.full_like(x, 1), lax.full_like(x, 2))  # not known to XLA
     return lax.div(x, one)
 
@@ -359,20 +359,20 @@ def _divided_by_one(x: Array) -> Array:
 
 def as_flag(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` as a boolean scalar, or raise if it is not one."""
-    return _scalar(part, name, x, (jnp.bool_,), "True or False")
+    return _checked_number(part, name, x, (jnp.bool_,), "True or False")
 
 
 def as_step(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` that counts steps as an int32 scalar."""
-    return cast(_scalar(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
+    return cast(_checked_number(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
 
 
 def as_number(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` as a real scalar of the step."""
-    return scalar(_scalar(part, name, x, (jnp.integer, jnp.floating), "one real number"))
+    return scalar(_checked_number(part, name, x, (jnp.integer, jnp.floating), "one real number"))
 
 
-def _scalar(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
+def _checked_number(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
     if isinstance(x, int) and not -(2**31) <= x < 2**31:
         if jnp.floating not in kinds or abs(x) > sys.float_info.max:
             most = "a float" if jnp.floating in kinds else "32 bits, at most 2**31 - 1"
