@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-def _adam(
+def _adam_for_embeddings(
     name: str,
     catch_up: bool,
     eps_before_correction: bool,
@@ -73,7 +73,7 @@ def lazy_adam(
     TensorFlow Addons; Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015.
     """
     adam = b1, b2, eps, eps_root, mu_dtype
-    direction = _adam("lazy_adam", catch_up, eps_before_correction, *adam)
+    direction = _adam_for_embeddings("lazy_adam", catch_up, eps_before_correction, *adam)
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -112,7 +112,7 @@ def lazy_adamw(
     Decay Regularization, 2019, Algorithm 2.
     """
     adam = b1, b2, eps, eps_root, mu_dtype
-    direction = _adam("lazy_adamw", catch_up, eps_before_correction, *adam)
+    direction = _adam_for_embeddings("lazy_adamw", catch_up, eps_before_correction, *adam)
     return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 

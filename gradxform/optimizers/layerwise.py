@@ -101,7 +101,7 @@ def lars(
     equation (6).
     """
     if sum_norms:
-        ratio = _paper_ratio(weight_decay, trust_coefficient, eps, scaled_decay, max_ratio)
+        ratio = _lars_layerwise_ratio(weight_decay, trust_coefficient, eps, scaled_decay, max_ratio)
         parts = (ratio if weight_decay_mask is True else masked(ratio, weight_decay_mask),)
         if key_of(frozen(weight_decay_mask)) != key_of(frozen(trust_ratio_mask)):
             raise ValueError(
@@ -117,7 +117,7 @@ def lars(
     return chain(*parts, scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 
 
-def _paper_ratio(
+def _lars_layerwise_ratio(
     weight_decay: Any,
     trust_coefficient: float,
     eps: float,

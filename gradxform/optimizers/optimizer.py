@@ -57,11 +57,13 @@ def with_arguments(part: Callable[..., T], arguments: Mapping[str, Any], **other
       arguments: what the optimizer got, `locals()` at its beginning.
       **others: arguments of the part that the optimizer does not have, or calls otherwise.
     """
-    return part(**{k: x for k, x in arguments.items() if k in _names_of(part)} | others)
+    return part(
+        **{k: x for k, x in arguments.items() if k in _arguments_of_optimizer(part)} | others
+    )
 
 
 @functools.cache
-def _names_of(part: Callable[..., Any]) -> frozenset[str]:
+def _arguments_of_optimizer(part: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(part).parameters)
 
 

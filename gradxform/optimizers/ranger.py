@@ -63,7 +63,7 @@ def ranger21(
     rate = learning_rate
     if total_steps is not None:
         least = 3e-5 if least_rate is None else least_rate
-        rate = _up_and_down(learning_rate, total_steps, b2, least)
+        rate = _ranger_rate_up_and_down(learning_rate, total_steps, b2, least)
     elif least_rate is not None:
         raise ValueError(
             f"ranger21: least_rate={shown(least_rate)} does nothing without total_steps."
@@ -79,7 +79,7 @@ def ranger21(
     return lookahead(fast, sync_period, slow_step_size)
 
 
-def _up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedules:
+def _ranger_rate_up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedules:
     """Return a learning rate that climbs, stays and falls."""
     name = "ranger21"
     if callable(rate):

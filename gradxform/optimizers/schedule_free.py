@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-def _warmed_up(
+def _warmed_up_schedule_free(
     name: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None, from_zero: bool
 ) -> ScalarOrSchedule:
     """Return the learning rate with its warm-up, if any."""
@@ -44,7 +44,7 @@ def _warmed_up(
     return warmup_constant_schedule(0.0, peak, warmup_steps)
 
 
-def _adam_without_momentum(
+def _adam_for_schedule_free(
     rate: ScalarOrSchedule, b2: Decay, eps: float, weight_decay: ScalarOrSchedule
 ) -> chain:
     direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
@@ -80,7 +80,9 @@ def schedule_free_sgd(
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, equations (3-5).
     """
-    rate = _warmed_up("schedule_free_sgd", learning_rate, warmup_steps, warmup_from_zero)
+    rate = _warmed_up_schedule_free(
+        "schedule_free_sgd", learning_rate, warmup_steps, warmup_from_zero
+    )
     base = sgd(rate)
     if weight_decay is not None:
         base = chain(add_decayed_weights(weight_decay), base)
@@ -126,8 +128,10 @@ def schedule_free_adamw(
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
-    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
-    base = _adam_without_momentum(rate, b2, eps, weight_decay)
+    rate = _warmed_up_schedule_free(
+        "schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero
+    )
+    base = _adam_for_schedule_free(rate, b2, eps, weight_decay)
     ahead, power = warmup_from_zero, weight_step_power
     return schedule_free(
         base, rate, b1, weight_lr_power, state_dtype, weights_ahead=ahead, weight_step_power=power
@@ -160,7 +164,7 @@ def schedule_free_radam(
     Variance of the Adaptive Learning Rate and Beyond, 2020, Algorithm 2, for the warm-up.
     """
     rate = product_schedule(learning_rate, rectified_warmup_schedule(b2, 4.0))
-    base, power = _adam_without_momentum(rate, b2, eps, weight_decay), weight_step_power
+    base, power = _adam_for_schedule_free(rate, b2, eps, weight_decay), weight_step_power
     return schedule_free(
         base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False, weight_step_power=power
     )
