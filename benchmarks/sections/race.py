@@ -119,7 +119,7 @@ def _row(racer: Entrant, name: str, budget: Budget, old: Results | None, untimed
         if row is None:
             row = {"of": of} | _tried(runs)
         if "seconds" not in row and not untimed:
-            row |= _timed(runs, row)
+            row = row | _timed(runs, row)  # another dict: the caller compares it with the old one
     except Exception as error:  # an optimizer may raise anything; the others go on
         return {"of": of, "error": f"{type(error).__name__}: {error}".split("\n")[0]}
     return row

@@ -235,6 +235,16 @@ def test_a_short_race_on_a_workload(name, tmp_path, capsys):
     assert "adamw" in capsys.readouterr().out
 
 
+def test_seconds_that_a_later_call_measures_are_written(tmp_path):
+    argv = ["race", "--quick", "--only", "sgd", "--out", str(tmp_path), "--workloads", "regression"]
+    assert main([*argv, "--untimed"]) == 0
+    path = tmp_path / "race" / "sgd.json"
+    first = json.loads(path.read_text())
+    assert main(argv) == 0  # nothing else is new in the file
+    rows = {"regression": first["workloads"]["regression"] | {"seconds": None}}
+    assert json.loads(path.read_text()) == first | {"workloads": rows}
+
+
 def test_an_interrupted_race_goes_on_where_it_stopped(tmp_path, monkeypatch):
     argv = ["race", "--quick", "--only", "sgd", "--out", str(tmp_path), "--workloads"]
     assert main([*argv, "regression", "--untimed"]) == 0
