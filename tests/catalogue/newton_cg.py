@@ -105,7 +105,12 @@ REFUSED = [
     (
         lambda: one_step(NEWTON(), **GIVEN | {"value_fn": itself}),
         TypeError,
-        ("hessian_product: the value of loss must be one real number",),
+        ("hessian_product: the value of value_fn must be one real number",),
+    ),
+    (
+        lambda: one_step(NEWTON(), **GIVEN | {"value_fn": of_batch}),
+        TypeError,
+        ("hessian_product: value_fn needs the extra argument 'batch'",),
     ),
     (
         lambda: one_step(NEWTON(gx.curvature.hessian_product(of_batch)), **GIVEN),

@@ -200,6 +200,26 @@ def test_values_compare_and_print():
     assert hash(plain) == hash(curvature.hessian_product())
 
 
+def test_a_function_that_draws_gets_the_key_of_an_exact_matrix():
+    def noisy(params, key):
+        return model(params, batch()["inputs"] * jax.random.uniform(key))
+
+    key = jax.random.key(5)
+    still = curvature.fisher_product(lambda p: noisy(p, key), "categorical")
+    got = curvature.fisher_product(noisy, "categorical")(params(), params(), key=key)
+    assert_near(flat(got), flat(still(params(), params())))
+    # One that does not name it does without.
+    assert_near(flat(still(params(), params(), key=key)), flat(got))
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_keys_may_be_raw(raw):
+    key = jax.random.key(0)
+    sampled = curvature.fisher_product(half, "normal", sampled=True)
+    got = sampled(params(), params(), key=jax.random.key_data(key) if raw else key)
+    assert_near(flat(got), flat(sampled(params(), params(), key=key)))
+
+
 def half(params):
     return params["w"]
 
@@ -240,7 +260,14 @@ REFUSED = [
     (
         lambda: curvature.hessian_product(loss)(params(), params() | {"b": jnp.ones(4)}, **batch()),
         ValueError,
-        "hessian_product: the vector's leaf ['b'] must be real, with the shape (3,)",
+        "hessian_product: the vector's leaf ['b'] must be floating, with the shape (3,)",
+    ),
+    (
+        lambda: curvature.hessian_product(loss)(
+            params(), jax.tree.map(lambda p: jnp.ones(p.shape, jnp.int32), params()), **batch()
+        ),
+        ValueError,
+        "of the parameter, got an array of shape (3,) in int32.",
     ),
     (
         lambda: curvature.gauss_newton_product(None, loss),
@@ -281,6 +308,18 @@ REFUSED = [
         lambda: curvature.fisher_product(half, "normal", True)(params(), params()),
         TypeError,
         "fisher_product: draws at random; give it key=jax.random.key(seed)",
+    ),
+    (
+        lambda: curvature.fisher_product(half, "normal", True)(params(), params(), key=0),
+        TypeError,
+        "fisher_product: key must be one PRNG key, such as jax.random.key(seed), got 0.",
+    ),
+    (
+        lambda: curvature.bartlett_diagonal(half, "normal")(
+            params(), key=jax.random.split(jax.random.key(0))
+        ),
+        TypeError,
+        "bartlett_diagonal: key must be one PRNG key, such as jax.random.key(seed), got an array",
     ),
     (
         lambda: curvature.fisher_product(lambda p: p, "normal")(params(), params()),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gradxform import engine
@@ -70,6 +71,10 @@ class Curvature(Value, abc.ABC):
             kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
             names |= {p.name for p in rest if p.kind in kinds}
         return names
+
+    def _names(self, argument: str) -> bool:
+        names = self.extra_names()
+        return names is None or argument in names
 
     def of_params(
         self,
@@ -139,7 +144,8 @@ class Product(Curvature):
 
         Args:
           params: the parameters.
-          key: a PRNG key, where the matrix is drawn at random.
+          key: a PRNG key, where the matrix is drawn at random; else that of the functions that
+            name it, such as a model with dropout.
           **extra: what the functions name besides their first argument, such as a batch.
 
         Raises:
@@ -148,6 +154,8 @@ class Product(Curvature):
         """
         check_params(self, params)
         check_real(self, params)
+        if not self.draws and key is not None and self._names("key"):
+            extra["key"] = key  # a function's own, such as that of dropout
         product = self.linear(Seen(), params, _needed_curvature_key(self, key), extra)
 
         def times(vector: PyTree) -> PyTree:
@@ -214,7 +222,21 @@ def _needed_curvature_key(part: Curvature, key: Any) -> Any:
             f"{name_of(part)}: draws at random; give it key=jax.random.key(seed), a new one for "
             "each matrix."
         )
+    if not _is_one_prng_key(key):
+        raise TypeError(
+            f"{name_of(part)}: key must be one PRNG key, such as jax.random.key(seed), got "
+            f"{shown(key)}."
+        )
     return key
+
+
+def _is_one_prng_key(x: Any) -> bool:
+    """Return whether something is one PRNG key, typed or raw."""
+    if not isinstance(x, jax.Array | np.ndarray):
+        return False
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x.ndim == 0
+    return x.dtype == np.uint32 and x.ndim == 1
 
 
 def _curvature_vector(part: Any, vector: PyTree, params: Params) -> PyTree:
@@ -229,7 +251,7 @@ def _curvature_vector(part: Any, vector: PyTree, params: Params) -> PyTree:
     for i, (v, p) in enumerate(zip(vs, ps, strict=True)):
         if jnp.shape(v) != jnp.shape(p) or not jnp.issubdtype(dtype_of(v), jnp.floating):
             raise ValueError(
-                f"{name_of(part)}: the vector's leaf {path_at(params, i)} must be real, with the "
-                f"shape {jnp.shape(p)} of the parameter, got {shown(v)}."
+                f"{name_of(part)}: the vector's leaf {path_at(params, i)} must be floating, with "
+                f"the shape {jnp.shape(p)} of the parameter, got {shown(v)} in {dtype_of(v)}."
             )
     return treedef.unflatten(cast(jnp.asarray(v), dtype_of(p)) for v, p in zip(vs, ps, strict=True))

@@ -61,8 +61,9 @@ class hessian_product(Product):
                 f"{name_of(self)}: without a loss of its own it is the Hessian of the extra "
                 "argument value_fn of an update; call hessian_product(loss)."
             )
-        loss, place = self.of_params("loss", function, seen, params, extra)
-        slope = jax.grad(lambda ps: as_number(self, "the value of loss", loss(ps)))
+        field = "value_fn" if self.loss is None else "loss"
+        loss, place = self.of_params(field, function, seen, params, extra)
+        slope = jax.grad(lambda ps: as_number(self, f"the value of {field}", loss(ps)))
         _, product = jax.linearize(slope, place)
         return lambda v: self.averaged(product(varying_like(v, place)))
 
