@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -47,8 +48,9 @@ class Bar:
         self.progress.advance(self.task)
 
     def save(self, results: Results) -> None:
-        # Rename a complete file, so that an interruption leaves the previous one whole.
-        part = self.path.with_suffix(".part")
+        # Rename a complete file, so that an interruption leaves the previous one whole. Its name is
+        # its own: two processes may share the optimizers of a race.
+        part = self.path.with_suffix(f".{uuid.uuid4().hex}.part")
         part.write_text(json.dumps(results, indent=1) + "\n")
         part.replace(self.path)
 
@@ -72,7 +74,9 @@ def main(argv: list[str] | None = None) -> int:
             with Progress(*columns, console=errors, transient=True) as progress:
                 results = section.run(options, Bar(name, progress, path))
         except KeyboardInterrupt:
-            errors.print(f"Interrupted. {path} holds the cases that were complete, if any.")
+            kept = path if section.kept is None else section.kept(options)
+            said = f"Interrupted. {kept} holds the cases that were complete, if any."
+            errors.print(said, soft_wrap=True, highlight=False)
             return 130
         except Refused as error:
             errors.print(f"python -m benchmarks: {error}", soft_wrap=True, highlight=False)
@@ -98,12 +102,15 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     add("--targets", action="store_true", help="measure the targets of the workloads of race")
     add("--untimed", action="store_true", help="race without the runs that measure seconds")
     add("--repeats", type=_positive, metavar="N", help="samples per timing (25)")
-    add("--seed", type=int, default=0, help="of parameters and gradients (0)")
+    add("--seed", type=_seed, default=0, help="of parameters and gradients (0)")
     add("--out", type=Path, metavar="DIR", help="(benchmarks/results; of race, docs/site/data)")
     add("--peers", type=Path, metavar="DIR", help="with other libraries, for matrix; see README.md")
     add("--quick", action="store_true", help="small trees and few samples, under a minute")
     args = parser.parse_args(argv)
     race = tuple(args.sections) == ("race",)
+    for name in ("only", "untimed", "quick"):
+        if args.targets and getattr(args, name):
+            parser.error(f"--targets measures AdamW alone, in full: leave out --{name}")
     only = _only(parser, args.only, racing() if race else FIGURES)
     options = Options(
         trees=args.trees or (),
@@ -133,7 +140,7 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
 def _only(parser: Parser, text: str | None, names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of `--only`, of which the sections decide what they are."""
     try:
-        return _some_of(tuple(names))(text) if text else ()
+        return _some_of(tuple(names))(text) if text is not None else ()
     except argparse.ArgumentTypeError as error:
         parser.error(f"argument --only: {error}")
 
@@ -158,6 +165,12 @@ def _some_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
         return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
 
     return convert
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -83,9 +83,11 @@ class Section:
       run: measures, and returns the content of `<name>.json`.
       show: prints the results.
       draw: writes the results as a picture.
+      kept: returns where the cases are that an interrupted run completed; None if in its results.
     """
 
     about: str
     run: Callable[[Options, Job], Results]
     show: Callable[[Results, Console], None]
     draw: Callable[[Results, Path], None]
+    kept: Callable[[Options], Path] | None = None

@@ -73,6 +73,15 @@ def _folder(options: Options) -> Path:
     return options.out / "race" if options.quick or options.elsewhere else results_of.FOLDER
 
 
+def _targets_file(options: Options) -> Path:
+    """Return where the targets go."""
+    return options.out / results_of.TARGETS.name if options.elsewhere else results_of.TARGETS
+
+
+def _kept(options: Options) -> Path:
+    return _targets_file(options) if options.targets else _folder(options)
+
+
 def _budget(name: str, options: Options, targets: dict[str, Any]) -> Budget:
     """Return what every optimizer gets on a workload.
 
@@ -179,9 +188,10 @@ def _targets(options: Options, job: Job) -> Results:
             "machine": machine.one_line(machine.describe()),
             "workloads": ordered,
         }
-        part = results_of.TARGETS.with_suffix(".part")
+        path = _targets_file(options)
+        part = path.with_suffix(".part")
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        part.replace(results_of.TARGETS)
+        part.replace(path)
         job.advance()
     results["cases"] = found
     job.save(results)
@@ -239,4 +249,5 @@ SECTION = Section(
     run=run,
     show=show,
     draw=draw,
+    kept=_kept,
 )

@@ -2,14 +2,16 @@
 
 import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.progress import Progress
 
 import gradxform as gx
-from benchmarks.__main__ import main
+from benchmarks.__main__ import Bar, main
 from benchmarks.options import Refused
 from benchmarks.sections import race as section
 from benchmarks.subjects import entrants
@@ -245,7 +247,7 @@ def test_seconds_that_a_later_call_measures_are_written(tmp_path):
     assert json.loads(path.read_text()) == first | {"workloads": rows}
 
 
-def test_an_interrupted_race_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_an_interrupted_race_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     argv = ["race", "--quick", "--only", "sgd", "--out", str(tmp_path), "--workloads"]
     assert main([*argv, "regression", "--untimed"]) == 0
     path = tmp_path / "race" / "sgd.json"
@@ -260,7 +262,9 @@ def test_an_interrupted_race_goes_on_where_it_stopped(tmp_path, monkeypatch):
         return whole(self)
 
     monkeypatch.setattr(Runs, "tries", interrupted)
+    capsys.readouterr()
     assert main([*argv, "regression,factorization,variational"]) == 130
+    assert f"{path.parent} holds the cases that were complete" in capsys.readouterr().err
     found = json.loads(path.read_text())["workloads"]
     # What was there is not run again, and has its seconds now.
     assert list(found) == ["regression", "factorization"] and found["regression"] == first | {
@@ -304,11 +308,50 @@ def section_options():
     return parse(["race", "--quick"])
 
 
-@pytest.mark.parametrize("argv", ["race --only step", "core --only adamw", "race --workloads x"])
-def test_names_of_other_sections_are_refused(argv, capsys):
+WRONG = {
+    "race --only step": "'step' is none of",
+    "core --only adamw": "'adamw' is none of",
+    "race --workloads x": "'x' is none of",
+    "race --only=": "argument --only: '' is none of",
+    "race --seed -1": "argument --seed: '-1' is not an integer from 0",
+    "race --targets --only lion": "--targets measures AdamW alone, in full: leave out --only",
+    "race --targets --quick": "leave out --quick",
+    "race --targets --untimed": "leave out --untimed",
+}
+
+
+@pytest.mark.parametrize("argv, said", WRONG.items())
+def test_wrong_options_are_refused(argv, said, capsys):
     with pytest.raises(SystemExit):
         main(argv.split())
-    assert capsys.readouterr().err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and said in error
+
+
+def test_targets_go_where_the_command_line_says(tmp_path, monkeypatch):
+    tries = [Try(seed, [1.0], [None], [0.5]) for seed in range(3)]
+    monkeypatch.setattr(Runs, "tries", lambda self: (tries, True))
+    before = race.TARGETS.read_bytes()
+    assert main(["race", "--targets", "--workloads", "regression", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / race.TARGETS.name).read_text())["workloads"]
+    assert list(found) == list(WORKLOADS) and found["regression"]["target"] == 0.505
+    assert race.TARGETS.read_bytes() == before
+
+
+def test_two_processes_may_write_the_results_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "race.json"
+    one, other = (Bar("race", Progress(), path) for _ in range(2))
+    rename = Path.replace
+
+    def interleaved(part, to):
+        monkeypatch.undo()
+        other.save({"of": "the other"})
+        return rename(part, to)
+
+    monkeypatch.setattr(Path, "replace", interleaved)
+    one.save({"of": "the one"})
+    assert json.loads(path.read_text()) == {"of": "the one"}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_targets_are_what_one_rate_reaches_with_all_seeds():
