@@ -121,8 +121,8 @@ def run(
     def measured(rate: Any, carry: Carry, batches: Any) -> tuple[Carry, Any]:
         """Take the steps up to the next measurement, then measure."""
         carry, _ = jax.lax.scan(lambda c, b: (step(rate, c, b), None), carry, batches)
-        path = carry.params if problem.plane else None
-        return carry, (problem.total(carry.params), path)
+        params = gx.eval_params(carry.state, carry.params)  # averages, where it keeps them
+        return carry, (problem.total(params), params if problem.plane else None)
 
     def chunk(rate: Any, carry: Carry, batches: Any) -> tuple[Carry, Any]:
         return jax.lax.scan(lambda c, b: measured(rate, c, b), carry, batches)
@@ -192,7 +192,8 @@ def best(
     wild = np.max(loss, axis=1) > WILD * loss[:, 0]
     i = int(np.lexsort((tail, wild))[0])  # a wild one only if all are
     path = np.concatenate([np.asarray(x) for x in paths], axis=1)[i, :keep] if paths else None
-    params = jax.tree.map(lambda x: x[i], carry.params)
+    last = jax.tree.map(lambda x: x[i], carry)
+    params = gx.eval_params(last.state, last.params)
     accuracy = None if problem.accuracy is None else float(problem.accuracy(params))
     tx = make_by_name(entrant.name, tried[i], 0)
     return Result(
@@ -265,8 +266,10 @@ def table(problem: Problem, results: list[Result], steps: int) -> Table:
     """Return the final table of a problem."""
     held_out = problem.accuracy is not None
     result = Table(title=f"{problem.title}, {steps} steps", title_justify="left")
-    for name in ("", "optimizer", "learning rate", "loss at the end"):
-        result.add_column(name, justify="left" if name == "optimizer" else "right")
+    result.add_column("", justify="right")
+    result.add_column("optimizer", min_width=max(len(r.label) for r in results))
+    for name in ("learning rate", "loss at the end"):
+        result.add_column(name, justify="right")
     if held_out:
         result.add_column("held-out accuracy", justify="right")
     result.add_column("state", justify="right")

@@ -110,9 +110,10 @@ def test_a_race_draws_and_lists_every_result(tmp_path, capsys):
 
 
 def test_a_race_on_digits_measures_what_is_held_out(tmp_path, capsys):
-    argv = ["--optimizers", "adam=0.01,sophia=0.01", "--problem", "digits", "--steps", "60"]
+    named = "adam=0.01,sophia=0.01,schedule_free_adamw=0.01"
+    argv = ["--optimizers", named, "--problem", "digits", "--steps", "60"]
     out = run_race(capsys, *argv, "--out", tmp_path)
-    assert "held-out" in out
+    assert "held-out" in out and "│ schedule_free_adamw=0.01 │" in out
     first = next(line for line in out.splitlines() if "│ 1 │" in line)
     accuracy = float(first.split("│")[5])
     assert accuracy > 0.9
@@ -132,14 +133,16 @@ def test_the_best_learning_rate_wins():
     assert np.all(np.isfinite(best.loss))
 
 
-def test_a_race_gives_the_result_of_the_plain_loop():
+@pytest.mark.parametrize("name", ["adam", "schedule_free_adamw"])
+def test_a_race_gives_the_result_of_the_plain_loop(name):
     problem = problems.rosenbrock(0)
-    raced = race.run(problem, race.Entrant("adam", 0.1, False), 20, 0, lambda: None)
-    tx, params = gx.adam(0.1), problem.params
+    raced = race.run(problem, race.Entrant(name, 0.1, False), 20, 0, lambda: None)
+    tx, params = gx.OPTIMIZERS[name](0.1), problem.params
     state = tx.init(params)
     for _ in range(20):
         updates, state = tx.update(jax.grad(problem.total)(params), state, params)
         params = gx.apply_updates(params, updates)
+    params = gx.eval_params(state, params)
     np.testing.assert_allclose(raced.path[-1], params["xy"], rtol=1e-5)
 
 
