@@ -111,6 +111,8 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     for name in ("only", "untimed", "quick"):
         if args.targets and getattr(args, name):
             parser.error(f"--targets measures AdamW alone, in full: leave out --{name}")
+    if race and args.seed and not (args.quick or args.out):
+        parser.error("the files that the site shows are of seed 0: with --seed, give --out DIR")
     only = _only(parser, args.only, racing() if race else FIGURES)
     options = Options(
         trees=args.trees or (),

@@ -314,6 +314,7 @@ WRONG = {
     "race --workloads x": "'x' is none of",
     "race --only=": "argument --only: '' is none of",
     "race --seed -1": "argument --seed: '-1' is not an integer from 0",
+    "race --seed 7": "the files that the site shows are of seed 0: with --seed, give --out DIR",
     "race --targets --only lion": "--targets measures AdamW alone, in full: leave out --only",
     "race --targets --quick": "leave out --quick",
     "race --targets --untimed": "leave out --untimed",
