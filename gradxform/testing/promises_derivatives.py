@@ -39,11 +39,11 @@ def derivatives_are_finite(case: Case) -> None:
         numbers, outputs = _numbers_and_outputs(case, (g, case.bound.init(p), p))
         directions = {path: jnp.full_like(x, 0.5) for path, x in numbers.items()}
         _, forward = jax.jvp(outputs, (numbers,), (directions,))
-        _check_finite(name, "forward", forward)
+        _check_finite_derivatives(name, "forward", forward)
         if case.derivatives == "both":
             results, pull = jax.vjp(outputs, numbers)
             ones = {k: jnp.ones_like(x) for k, x in results.items()}
-            _check_finite(name, "backward", pull(ones)[0])
+            _check_finite_derivatives(name, "backward", pull(ones)[0])
 
 
 # With this step, central differences in float64 are right to about 1e-10 of the result, and where
@@ -145,7 +145,7 @@ def _is_inexact(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _check_finite(point: str, mode: str, derivatives: dict[str, Array]) -> None:
+def _check_finite_derivatives(point: str, mode: str, derivatives: dict[str, Array]) -> None:
     for path, x in derivatives.items():
         if not np.all(np.isfinite(as_numpy(x))):
             raise Broken(

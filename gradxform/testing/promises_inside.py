@@ -223,7 +223,7 @@ def a_nan_goes_no_further_than_a_guard(case: Case) -> None:
             updates, state = step(g, state, p)
             if not all(np.all(np.isfinite(x)) for x in _arrays_by_path(updates).values()):
                 return  # what holds it computes with the NaN, too
-            _check_finite("the state inside the guard", _state_in_guard(state))
+            _check_finite_inside("the state inside the guard", _state_in_guard(state))
 
 
 def _state_in_guard(state: OptState) -> PyTree:
@@ -232,7 +232,7 @@ def _state_in_guard(state: OptState) -> PyTree:
     return next(x.inner_state for x in flat if isinstance(x, ApplyIfFiniteState))
 
 
-def _check_finite(name: str, tree: PyTree) -> None:
+def _check_finite_inside(name: str, tree: PyTree) -> None:
     for path, x in _arrays_by_path(tree).items():
         if not np.all(np.isfinite(x)):
             raise Broken("a NaN", expected="numbers", leaf=f"{name}, {path_str(path)}")

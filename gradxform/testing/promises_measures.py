@@ -68,14 +68,14 @@ def what_is_inside_takes_the_inner_steps(case: Case) -> None:
     grads = case.gradients(p, STEPS)
     looking = with_inside(case, _looking)
     looks = _check_inside(case, looking, 1, p, grads)
-    _check_counts(case, case.tx, looks, p, grads)
+    _check_measured_counts(case, case.tx, looks, p, grads)
     _check_start(case, looks[0], p)
     if isinstance(case.tx, Guard):
         _check_guard(case, looking, p, grads, looks)
     with contextlib.suppress(Skipped):  # what it holds may itself hold one
         deeper = with_inside(case, _looking, 2)
         looks = _check_inside(case, deeper, 2, p, grads)
-        _check_counts(case, inner_parts(case.tx)[0], looks, p, grads)
+        _check_measured_counts(case, inner_parts(case.tx)[0], looks, p, grads)
 
 
 def _check_inside(
@@ -130,7 +130,7 @@ def _check_start(case: Case, first: tuple[_Look, OptState], p: Params) -> None:
         _check("the first snapshot inside", given, params, "the parameters")
 
 
-def _check_counts(
+def _check_measured_counts(
     case: Case, tx: Any, looks: list[tuple[_Look, OptState]], p: Params, grads: list[Updates]
 ) -> None:
     """Require a step inside to be one or none, and the updates and the state to tell which."""

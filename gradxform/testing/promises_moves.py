@@ -185,7 +185,7 @@ def _check_path(case: Case, tx: Any, p: Params, g: Updates) -> None:
         return
     h = jax.tree.map(lambda x: -x / 2, g)
     thirds, fourths, of_seconds = (
-        [_params_after(case, p, grads) for grads in runs]
+        [_params_after_moves(case, p, grads) for grads in runs]
         for runs in (
             ([g, g, g], [g, g, h]),
             ([g, g, g, g], [g, g, h, g]),
@@ -199,7 +199,7 @@ def _check_path(case: Case, tx: Any, p: Params, g: Updates) -> None:
         raise Broken("leaves_path = False", expected="True: the fourth step takes the third back")
 
 
-def _params_after(case: Case, p: Params, grads: list[Updates]) -> Params:
+def _params_after_moves(case: Case, p: Params, grads: list[Updates]) -> Params:
     """Return the parameters after some steps."""
     state = case.tx.init(p)
     for g in grads:

@@ -60,14 +60,17 @@ def runs_inside_optax_and_optax_inside(case: Case) -> None:
             )
 
         traced = in_turn(case.bound.update)
-        alone = functools.partial(_params_after, in_turn(case.compiled))
+        alone = functools.partial(_params_after_steps, in_turn(case.compiled))
         for pair, where in (
             (optax.chain(case.bound, half), "outside of optax.chain"),
             (chain(case.bound, half), "without optax.scale beside it"),
         ):
             # Nearly always the program is the same, and need not be compiled and run.
             if not _same_program(pair, traced, tree, grads[0]):
-                params, slack = _params_after(pair, tree, grads), lambda: sway(alone, tree, grads)
+                params, slack = (
+                    _params_after_steps(pair, tree, grads),
+                    lambda: sway(alone, tree, grads),
+                )
                 expected = alone(tree, grads)
                 check_close("params", params, expected, 1e-5, what=f" {where}", sway=slack)
 
@@ -95,7 +98,7 @@ def _equal_arrays(a: list[Any], b: list[Any]) -> bool:
     )
 
 
-def _params_after(tx: Any, tree: Params, grads: list[Updates], update: Any = None) -> Params:
+def _params_after_steps(tx: Any, tree: Params, grads: list[Updates], update: Any = None) -> Params:
     return run(tx, tree, grads, update)[0]
 
 
@@ -156,9 +159,9 @@ def sharded_equals_unsharded(case: Case) -> None:
         )
 
     grads = case.gradients(tree, 2)
-    steps = functools.partial(_params_after, case.bound, update=case.compiled)
+    steps = functools.partial(_params_after_steps, case.bound, update=case.compiled)
     expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
-    params = _params_after(case.bound, *jax.tree.map(place, (tree, grads)), update=update)
+    params = _params_after_steps(case.bound, *jax.tree.map(place, (tree, grads)), update=update)
     check_close("params", params, expected, 1e-5, what=" on one device", sway=slack)
 
 
@@ -174,13 +177,13 @@ def runs_on_explicit_meshes(case: Case) -> None:
     tree = case.params()
     mesh = _explicit_mesh(tree)
     grads = case.gradients(tree, 2)
-    steps = functools.partial(_params_after, case.bound, update=case.compiled)
+    steps = functools.partial(_params_after_steps, case.bound, update=case.compiled)
     expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
     first, divided_grads = jax.tree.map(functools.partial(_divided_over, mesh), (tree, grads))
     params = first
     with jax.set_mesh(mesh):
         state = case.bound.init(params)
-        _check_slots(state, first)
+        _check_slots_in_places(state, first)
         updates, state = case.bound.update(divided_grads[0], state, params)
         params = _checked_step(params, updates, first, state)
         updates, state = case.compiled(divided_grads[1], state, params)
@@ -193,11 +196,11 @@ def _checked_step(params: Params, updates: Updates, first: Params, state: OptSta
     old = leaves_of("updates", first)
     for path, x in leaves_of("updates", updates).items():
         _check_place(path, x, old[path])
-    _check_slots(state, first)
+    _check_slots_in_places(state, first)
     return apply_updates(params, updates)
 
 
-def _check_slots(state: OptState, params: Params) -> None:
+def _check_slots_in_places(state: OptState, params: Params) -> None:
     """Require every slot that has the shape of its parameter to lie like it."""
     divided_params = {
         path: p for path, p in leaves_of("", params).items() if path and any(_spec(p))

@@ -68,7 +68,7 @@ def touches_rows_or_refuses(case: Case) -> None:
             return
         large = apply_updates(large, updates)
     _check_untouched(table, jax.tree.leaves(large)[at], where, "params")
-    _check_slots(start, state, table, where)
+    _check_untouched_rows(start, state, table, where)
     if is_comparable:
         leaves = jax.tree.leaves(large)
         touched = jax.tree.unflatten(treedef, [*leaves[:at], leaves[at][where], *leaves[at + 1 :]])
@@ -124,7 +124,7 @@ def _check_untouched(old: Any, new: Any, where: Any, name: str) -> None:
         raise Broken("another value", expected="the old one in untouched rows", leaf=name)
 
 
-def _check_slots(start: PyTree, state: PyTree, table: Any, where: Any) -> None:
+def _check_untouched_rows(start: PyTree, state: PyTree, table: Any, where: Any) -> None:
     """Require every array in the state with as many rows as the table to keep untouched rows."""
     old = leaves_of("state", start)
     for path, new in leaves_of("state", state).items():

@@ -30,7 +30,7 @@ def says_what_its_state_holds(case: Case) -> None:
     # A field that counts only some steps shows itself at zeros, spikes and NaNs.
     odd = [_scaled(g, factor) for g, factor in zip(grads, (1.0, 0.0, 1e4, jnp.nan), strict=True)]
     odd_states = [first, *(s for _, s in _outcomes(case, p, odd))]
-    _check_counts(tx, states, odd_states)
+    _check_step_fields(tx, states, odd_states)
     _check_averages(tx, states, grads)
     _check_constants(case, tx, [*states, *odd_states])
     if case.holds_optimizer:
@@ -87,7 +87,7 @@ def _scaled(tree: PyTree, factor: float) -> PyTree:
     return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype), tree)
 
 
-def _check_counts(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> None:
+def _check_step_fields(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> None:
     """Require the fields that count the steps to be named in `step_fields`, and no others."""
     counting = []
     for field in states[0]._fields:

@@ -55,6 +55,16 @@ def test_every_folder_says_what_it_is_for():
         assert 10 < len(said.partition("\n")[0]) <= 100, path
 
 
+def test_a_private_name_belongs_to_one_file():
+    """So that it says its subject, and a search finds it alone."""
+    files = {}
+    for path in layout.sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.startswith("_"):
+                files.setdefault(node.name, set()).add(path)
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
+
+
 def test_no_module_imports_what_has_moved():
     for path in layout.sources():
         for node in ast.walk(ast.parse(path.read_text())):
