@@ -354,6 +354,8 @@ class scale_by_trust_ratio(ArrayRule):
       scaled_decay: whether the decay of an array whose gradient is zero is scaled. Keyword-only.
       max_ratio: the largest factor of g, greater than 0: 1 for LAMBC; the learning rate for LARC,
         whose own rate is then 1. Defaults to any. Keyword-only.
+      max_norm: an upper bound on |p|, greater than 0; the first code of LAMB has 10. Defaults to
+        none. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -368,6 +370,7 @@ class scale_by_trust_ratio(ArrayRule):
     weight_decay: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
     scaled_decay: bool = field(default=False, kw_only=True)
     max_ratio: Bound | None = field(default=None, kw_only=True)
+    max_norm: Bound | None = field(default=None, kw_only=True)
 
     locality = "array"
     sees_pieces = True
@@ -377,6 +380,8 @@ class scale_by_trust_ratio(ArrayRule):
     def rule(self, g: Array, p: Array) -> Array:
         """Return the scaled update."""
         norm_p, norm_g = (jnp.maximum(x, self.min_norm) for x in array_norms(p, g))
+        if self.max_norm is not None:
+            norm_p = jnp.minimum(norm_p, within(self.max_norm, norm_p.dtype))
         undefined = (norm_p == 0) | (norm_g == 0)
         divisor = plus(norm_g, self.eps)
         if not is_zero(self.weight_decay):

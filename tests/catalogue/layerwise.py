@@ -24,6 +24,11 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_trust_ratio/most": Case(
         gx.scale_by_trust_ratio(max_ratio=0.5), ref.trust_ratio(1.0, 0.0, 0.0, 0.5), rows=False
     ),
+    "scale_by_trust_ratio/bounded": Case(
+        gx.scale_by_trust_ratio(max_norm=0.7),
+        ref.trust_ratio(1.0, 0.0, 0.0, max_norm=0.7),
+        rows=False,
+    ),
     "scale_by_trust_ratio/decay": Case(
         gx.scale_by_trust_ratio(0.0, 0.1, 1e-3, weight_decay=0.2),
         ref.lars_sum(0.2, 0.1, 1e-3),

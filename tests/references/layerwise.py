@@ -5,11 +5,11 @@ import numpy as np
 from tests.references.base import Reference, stateless, value_at
 
 
-def trust_ratio(coefficient, eps, min_norm, most=np.inf):
+def trust_ratio(coefficient, eps, min_norm, most=np.inf, max_norm=np.inf):
     """LARS, (6), and LAMB, Algorithm 2."""
 
     def f(g, p, t):
-        p_norm = max(np.linalg.norm(p.ravel()), min_norm)
+        p_norm = min(max(np.linalg.norm(p.ravel()), min_norm), max_norm)
         g_norm = max(np.linalg.norm(g.ravel()), min_norm)
         if p_norm == 0 or g_norm == 0:
             return g

@@ -76,7 +76,16 @@ ROWS = [
         "gx.diffgrad(lr, eps_root=1e-15, correct_after=True)",
         1e-12,
         "DiffGrad",
+        "`ams_bound` is `amsgrad=True`. With `rectify`, the rate is `gx.product_schedule(lr, "
+        "gx.rectified_warmup_schedule())`, and `gx.sum_of` adds the steps before: "
+        "`gx.chain(gx.ema(0.9), gx.scale_by_learning_rate(gx.join_schedules((lr, 0.0), (5,))))`",
     ),
-    Row("AdaBound(lr)", "gx.adabound(lr, eps_root=1e-15)", 1e-12, "AdaBound"),
+    Row(
+        "AdaBound(lr)",
+        "gx.adabound(lr, eps_root=1e-15)",
+        1e-12,
+        "AdaBound",
+        "`ams_bound` is `amsgrad=True`; `adam_debias` is not here",
+    ),
     Row("Kate(lr)", "gx.kate(lr)", 1e-12, "Kate"),
 ]

@@ -94,7 +94,9 @@ ROWS = [
         "gx.adago(root=False, by_shape=True, eps=0.0, weight_dimension_numbers=numbers)",
         1e-12,
         "AdaGO",
-        "it divides by V itself; the paper and `gx.adago` by its root",
+        "it divides by V itself; the paper and `gx.adago` by its root. Decays are decoupled ones, "
+        "with masks: those of matrices have `lr`, those of others `adamw_lr`; so in `AdaMuon`, "
+        "`Muon` and `NorMuon`",
         {"numbers": _MATRICES},
     ),
     Row(
@@ -109,6 +111,7 @@ ROWS = [
         "gx.wsam(gx.sgd(lr), lr, opaque_mode=True)",
         1e-12,
         "WSAM",
+        "`decouple=False` is None in the place of the second `lr`; `max_norm` is not here",
         step=_by_loss,
     ),
     Row(
@@ -117,7 +120,8 @@ ROWS = [
         1e-12,
         "Kron",
         "for a matrix, with the probes that were drawn there. The one there fits a factor to every "
-        "axis of every array, vectors included; here arrays are matrices, and vectors have AdamW",
+        "axis of every array, vectors included; here arrays are matrices, and vectors have AdamW. "
+        "`smart_one_diag` is `one_diag`, and nothing for square matrices",
         step=with_their_probes,
         leaves=("matrix",),
     ),
@@ -127,7 +131,7 @@ ROWS = [
         1e-6,
         "LookSAM",
         "for one array: there, each has norms and a projection of its own; here, as in the paper, "
-        "those of the tree count. 1e-8 is added to a norm there",
+        "those of the tree count. 1e-8 is added to a norm there. `use_gc` is not here",
         step=_by_loss,
     ),
     Row(

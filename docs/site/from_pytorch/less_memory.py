@@ -86,7 +86,8 @@ ROWS = [
         recorded="CAME",
         step=in_their_layout,
         notes="Both factor the last two axes. Those of a kernel are its height and width in "
-        "PyTorch, and its inputs and outputs here, which takes less memory.",
+        "PyTorch, and its inputs and outputs here, which takes less memory. `ams_bound` is not "
+        "here.",
     ),
     Row(
         theirs='APOLLO([{"params": matrices, "rank": 2, ...}, others], lr)',
@@ -104,6 +105,7 @@ ROWS = [
         ours="gx.sgd_sai(lr)",
         difference=1e-12,
         recorded="SGDSaI",
+        notes="Without `weight_decouple`, a decay does nothing there, if there is a momentum.",
     ),
     Row(
         theirs="RACS(lr)",
@@ -127,7 +129,7 @@ ROWS = [
         recorded="StableSPAM",
         step=passing_over_zeros,
         notes="An array whose gradient is all zeros does not move there, and its averages but that "
-        "of the largest entries stay.",
+        "of the largest entries stay. `t_max` is not here.",
     ),
     Row(
         theirs="Adalite(lr)",

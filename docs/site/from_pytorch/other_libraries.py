@@ -50,7 +50,8 @@ TIMM = [
         "gx.lars(lr, momentum=0.0, eps=1e-8, sum_norms=True)",
         1e-12,
         "timm.Lars",
-        "`trust_clip` (LARC) is `gx.lars(1.0, ..., max_ratio=lr)`",
+        "`trust_clip` (LARC) is `gx.lars(1.0, ..., max_ratio=lr)`. Without `always_adapt`, groups "
+        "that do not decay have plain steps, and those of Adam in `Lamb`",
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", None),
     Row(
@@ -89,7 +90,7 @@ TIMM = [
         "NvNovoGrad(lr)",
         "gx.novograd(lr, 0.95, 0.98, eps=1e-8)",
         None,
-        notes="with `grad_averaging`, a rate of `(1 - b1) * lr`",
+        notes="with `grad_averaging`, a rate of `(1 - b1) * lr`; `amsgrad` is not here",
     ),
     Row(
         "RMSpropTF(lr)",

@@ -50,7 +50,12 @@ ROWS = [
         "AdaFactor(lr, relative_step=False)",
         "gx.adafactor(lr, min_dim_size_to_factor=0, momentum=0.9)",
         None,
-        notes="with `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t))",
+        notes="with `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t)). "
+        "A decoupled decay has the rate of each array: `gx.chain(gx.scale_by_factored_rms("
+        "min_dim_size_to_factor=0), gx.clip_by_block_rms(1.0), gx.add_decayed_weights(w), "
+        "gx.scale_by_learning_rate(lr), gx.scale_by_param_block_rms())`, without momentum. "
+        "`betas[1]` bounds the decay: `decay_rate_fn` of `gx.scale_by_factored_rms`. There, the "
+        "factors of a kernel are those of its height and width. `ams_bound` is not here",
     ),
     Row(
         "AdaGC(lr, warmup_steps)",
@@ -58,7 +63,7 @@ ROWS = [
         1e-9,
         "AdaGC",
         "compared until a gradient is 0, which leaves the bound unchanged here, and lowers it "
-        "there. The norm of the tree has an eps of 1e-8 there",
+        "there. The norm of the tree has an eps of 1e-8 there. A `warmup_steps` of 1 is that of 2",
         steps=5,
     ),
     Row(
@@ -67,7 +72,7 @@ ROWS = [
         1e-12,
         "AdaLOMO",
         "the rule alone: its fusion with the backward pass saves memory that a jitted step, with "
-        "donated buffers, frees too",
+        "donated buffers, frees too. A decay is that of AdaFactor",
     ),
     Row("AdaMax(lr)", "gx.adamax(lr)", None, notes="see [From PyTorch](from_pytorch.md)"),
     Row(
@@ -86,7 +91,8 @@ ROWS = [
         1e-8,
         "AdamC",
         f"{BEFORE}; {UNDER_ROOT}. A decay of normalized layers is "
-        "`gx.decoupled_weight_decay(..., w, mask, learning_rate=lambda n: schedule(n) ** 2 / lr)`",
+        "`gx.decoupled_weight_decay(..., w, mask, learning_rate=lambda n: schedule(n) ** 2 / lr)`. "
+        "`ams_bound` is `gx.scale_by_amsgrad(correct_after=True)`",
     ),
     Row(
         "Adan(lr)",
@@ -95,22 +101,33 @@ ROWS = [
         "Adan",
         "the change of the gradient counts b2 times, as in the paper; in Optax, and by default "
         "here, 1 - b2 times. With a decay, `proximal_decay=True`, but not with "
-        "`weight_decouple=True`. `max_grad_norm` is `gx.clip_by_global_norm` before it",
+        "`weight_decouple=True`. `max_grad_norm` is `gx.clip_by_global_norm(c, eps=eps)` before "
+        "it. With `maximize` or `use_gc`, the first change there is not 0",
     ),
-    Row("AdEMAMix(lr)", "gx.ademamix(lr)", 1e-12, "AdEMAMix"),
+    Row(
+        "AdEMAMix(lr)",
+        "gx.ademamix(lr)",
+        1e-12,
+        "AdEMAMix",
+        "`t_alpha_beta3` are schedules of `b3` and `alpha`. `cautious=True` is for the fast "
+        "average alone: `gx.sum_of(gx.cautious(gx.scale_by_adam(b1, b2), descent=False), "
+        "gx.chain(gx.scale_by_adam(b3, b2), gx.scale_by_schedule(lambda n: alpha * (1 - b3 ** (n + "
+        "1)))))` and the rate",
+    ),
     Row(
         "ADOPT(lr)",
         "gx.adopt(lr, clip_value_fn=lambda n: (n + 1) ** 0.25)",
         1e-12,
         "ADOPT",
-        "the bound is that of the next step there",
+        "the bound is that of the next step there; `clip_lambda=None` is `use_clipping=False`",
     ),
     Row(
         "AliG(max_lr)",
         "gx.polyak_sgd(max_lr, eps=1e-6)",
         1e-12,
         "AliG",
-        "with a momentum, `gx.trace(momentum, nesterov=True)` after it",
+        "with a momentum, `gx.trace(momentum, nesterov=True)` after it; `adjusted_momentum` is not "
+        "here. `max_lr=None` is infinity",
         step=by_value,
     ),
     Row(
@@ -118,9 +135,17 @@ ROWS = [
         "gx.dadapt_adamw(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
         1e-12,
         "DAdaptAdam",
-        "the rate takes Adam's corrections out, which the authors' code does not have",
+        "the rate takes Adam's corrections out, which the authors' code does not have; with "
+        "`bias_correction=True`, `gx.dadapt_adamw(lr)`. `growth_rate` is not here",
     ),
-    Row("Fromage(lr)", "gx.fromage(lr)", 1e-11, "Fromage"),
+    Row(
+        "Fromage(lr)",
+        "gx.fromage(lr)",
+        1e-11,
+        "Fromage",
+        "`p_bound` is `gx.project(gx.fromage(lr), bounded)`, a function that shortens parameters "
+        "to `p_bound` times their first norms",
+    ),
     Row(
         "FTRL(lr)",
         "gx.ftrl(lr, initial_accumulator_value=0.0)",
@@ -138,9 +163,10 @@ ROWS = [
         1e-12,
         "GaLore",
         f"{BEFORE}; the shorter side is projected, as in the paper (`projection_type='std'`), the "
-        "longer one without `shorter_side` (`'reverse_std'`). Bases are renewed there when "
-        "`update_proj_gap` divides the number of the step, here and in the authors' code in the "
-        "step after it; the signs of a basis are arbitrary",
+        "longer one without `shorter_side` (`'reverse_std'`). Where outputs are more than inputs, "
+        "these are `'right'` and `'left'`, otherwise `'left'` and `'right'`. Bases are renewed "
+        "there when `update_proj_gap` divides the number of the step, here and in the authors' "
+        "code in the step after it; the signs of a basis are arbitrary",
     ),
     Row(
         "Grams(lr)",
@@ -152,13 +178,16 @@ ROWS = [
     Row(
         "Lamb(lr)",
         "gx.chain(gx.scale_by_tf_adam(eps=1e-6), gx.scale_by_schedule(lambda n: (1 - 0.9 ** (n + "
-        "1)) / (1 - 0.999 ** (n + 1)) ** 0.5), gx.scale_by_trust_ratio(eps=1e-6), "
+        "1)) / (1 - 0.999 ** (n + 1)) ** 0.5), gx.scale_by_trust_ratio(eps=1e-6, max_norm=10.0), "
         "gx.scale_by_learning_rate(lambda n: lr / (1 - 0.9 ** (n + 1))))",
         1e-12,
         "Lamb",
         "the paper's form is `gx.lamb(lr)`. There, Adam's corrections follow the trust ratio, and "
         "that of the second moment does not come. A decay is decoupled, with `decay_first=True`; "
-        "`max_grad_norm` needs `pre_norm=True`",
+        "without `weight_decouple`, it stands before the ratio. `pre_norm=True` is "
+        "`gx.clip_by_global_norm(max_grad_norm, eps=1e-6)` before all, without it nothing is "
+        "clipped. `adam=True` leaves the ratio out, and `grad_averaging=False` divides the first "
+        "factor by 1 - b1; `rectify` is not here",
     ),
     Row(
         "LaProp(lr)",
@@ -183,11 +212,20 @@ ROWS = [
         "nesterov=True, sum_norms=True, scaled_decay=True)",
         1e-12,
         "LARS.B",
-        "`matrices` is `gx.ndim_at_least(2)`. With `dampening=d`, `gx.scale(1 - d)` after it",
+        "`matrices` is `gx.ndim_at_least(2)`. With `dampening=d`, `gx.scale(1 - d)` after it "
+        "without `nesterov`; with it, `momentum=0.0` and after it `gx.sum_of(gx.identity(), "
+        "gx.chain(gx.trace(momentum), gx.scale(momentum * (1 - d))))`",
         names={"matrices": gx.ndim_at_least(2)},
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
-    Row("LOMO(lr)", "gx.sgd(lr)", 1e-12, "LOMO", "the rule alone, as for AdaLOMO"),
+    Row(
+        "LOMO(lr)",
+        "gx.sgd(lr)",
+        1e-12,
+        "LOMO",
+        "the rule alone, as for AdaLOMO. For both, `clip_grad_norm=c` is "
+        "`gx.clip_by_global_norm(c, eps=1e-6)` before it, and `clip_grad_value=c` `gx.clip(c)`",
+    ),
     Row(
         "Lookahead(SGD(lr=0.05))",
         "gx.lookahead(gx.sgd(0.05), 5, 0.5)",
@@ -214,7 +252,9 @@ ROWS = [
         f"vectors have AdamW with a rate of their own there; {BEFORE}, and {UNDER_ROOT}. The first "
         "gradient is corrected there by one of zeros, which shows if its norm is below 1. "
         '`mars_type="lion"` and `"shampoo"` are `gx.scale_by_mars()` before `gx.ema(0.95, False), '
-        "gx.scale_by_sign()` and before `gx.muon`",
+        "gx.scale_by_sign()` and before `gx.muon`, and `ams_bound` is "
+        "`gx.scale_by_amsgrad(0.95, 0.99, correct_after=True)`. A decay that is not decoupled is "
+        "in the next correction only there",
     ),
     Row(
         "Muon(groups, lr=0.02)",
@@ -223,7 +263,9 @@ ROWS = [
         1e-9,
         "Muon",
         "the norm of a matrix is at least 1e-7 there. `use_adjusted_lr=True` is "
-        "`consistent_rms=0.2`. The presets of `ns_coeffs` have other numbers there: give them as "
+        "`consistent_rms=0.2`, `adamw_wd` is `adam_weight_decay`, and `ns_method` is "
+        '`iteration="gram"`, in 16 bits there. The presets of `ns_coeffs` have other numbers '
+        "there: give them as "
         f"`ns_coeffs`. {KERNEL_NOTE}",
         names=KERNELS,
     ),
@@ -247,7 +289,9 @@ ROWS = [
         "NorMuon",
         "with `rms=None`, as in the authors' code, a matrix keeps the norm that orthogonalization "
         "gave it; in the paper its entries have the root mean square 0.2. With "
-        "`use_adjusted_lr=True`, that is so there up to the errors of Newton-Schulz: `rms=0.2`. "
+        "`use_adjusted_lr=True`, that is so there up to the errors of Newton-Schulz: `rms=0.2`, or "
+        "exactly a rate that is 0.2 sqrt(inputs) times as large for each matrix. "
+        '`update_scale="match_rms"` is `rms=0.2`. '
         f"{KERNEL_NOTE}",
         names=KERNELS,
     ),
@@ -257,7 +301,8 @@ ROWS = [
         1e-12,
         "NovoGrad",
         "with `grad_averaging=True`, `gx.scale_by_novograd(0.0, b2, eps)`, the factor 1 - b1 from "
-        "the second step on (see `dampening` of `SGD`), `gx.trace(b1)` and the rate",
+        "the second step on (see `dampening` of `SGD`), `gx.trace(b1)` and the rate. "
+        "`adam_debias` is the factor sqrt(1 - b2^t)",
     ),
     Row(
         "Prodigy(lr)",
@@ -265,14 +310,17 @@ ROWS = [
         1e-11,
         "Prodigy",
         "the rate takes Adam's corrections out; with `bias_correction=True`, `gx.prodigy(lr)`. "
-        "Without `weight_decouple`, a decay does nothing there",
+        "Without `weight_decouple`, a decay does nothing there. `d0` and `d_coef` are `estim_lr0` "
+        "and `estim_lr_coef`, and `growth_rate` is not here",
     ),
     Row(
         "RAdam(lr, degenerated_to_sgd=True)",
         "gx.radam(lr, eps_before_correction=True)",
         None,
         notes="see [From PyTorch](from_pytorch.md). By default, the steps that have no second "
-        "moment yet do not move there. Only a decoupled decay does something",
+        "moment yet neither move nor decay there: `gx.chain(gx.scale_by_tf_adam(), "
+        "gx.scale_by_learning_rate(gx.product_schedule(lr, gx.rectified_warmup_schedule())))`, and "
+        "`lambda n: w * (n >= 5)`. Only a decoupled decay does something",
     ),
     Row(
         "SAM(SGD, lr, rho=0.05)",
@@ -280,7 +328,7 @@ ROWS = [
         1e-12,
         "SAM",
         "`adaptive=True` is `gx.asam(..., eta=0.0)`; with `use_gc`, `gx.centralize(axis=-1)` "
-        "follows `gx.normalize()`",
+        "follows `gx.normalize()`; not both. A large `perturb_eps` is not here",
         step=by_climb,
     ),
     Row(
@@ -297,7 +345,9 @@ ROWS = [
         1e-10,
         "ScheduleFreeAdamW",
         "evaluate at `gx.eval_params(state, params)`. With `warmup_steps`, set "
-        "`warmup_from_zero=False`; `r` is `weight_step_power`",
+        "`warmup_from_zero=False`; `r` is `weight_step_power`. `ams_bound` is "
+        "`gx.schedule_free(gx.chain(gx.scale_by_amsgrad(0.0), gx.scale_by_learning_rate(lr)), "
+        "lr)`, and `decoupling_c` is not here",
     ),
     Row(
         "ScheduleFreeAdamW(lr), optimizer.eval()",
@@ -320,7 +370,9 @@ ROWS = [
         "ScheduleFreeWrapper(SGD(lr), momentum=0.9)",
         "gx.schedule_free(gx.sgd(lr), lr, 0.9)",
         None,
-        notes="so around any optimizer that has no schedule",
+        notes="so around any optimizer that has no schedule. Its `weight_decay` decays the average "
+        "a little too there; here, as in the authors' code, `gx.add_decayed_weights(w)` stands "
+        "before the optimizer inside",
     ),
     Row(
         "SCION(lr)",
@@ -329,7 +381,10 @@ ROWS = [
         '{"convolution": 1.0, "spectral": 1.0, "rms": 1.0}, eps=0.0)',
         1e-5,
         "SCION",
-        "radii are 1 there. 1e-8 is added to the norm of a vector there: one whose entries are "
+        "radii are 1 there, or `scale`; a `momentum` of m is a `decay` of 1 - m, `constraint` is "
+        '`constrained`, and a `norm_type` from 2 to 7 is "spectral", "convolution", "sign", '
+        '"rms", "inputs" or "outputs". 1e-8 is added to the norm of a vector there: one whose '
+        "entries are "
         "near 0 moves less, and a scalar is not compared",
         leaves=("matrix", "vector", "kernel"),
     ),
@@ -337,7 +392,7 @@ ROWS = [
         "SGDW(lr)",
         "gx.sgdw(lr, momentum=0.0, weight_decay=w)",
         None,
-        notes="the rate multiplies the decay",
+        notes="the rate multiplies the decay. With `dampening`, see `SGD`",
     ),
     Row(
         "Shampoo(lr)",
@@ -353,7 +408,8 @@ ROWS = [
         1e-12,
         "SimplifiedAdEMAMix",
         "the momentum there is an average, 1 - b1 times the paper's sum, so `alpha` here is 100 "
-        "times that there; and it divides by the root of 1 - b2^t, where the paper multiplies",
+        "times that there; and it divides by the root of 1 - b2^t, where the paper multiplies. "
+        "`beta1_warmup` is not here",
     ),
     Row(
         "SM3(lr)",
@@ -372,7 +428,8 @@ ROWS = [
         "the decay follows the step there, but not the first one, as in the authors' code; "
         "`gx.soap(lr)` has it in the step. For square matrices: the first basis of others is "
         "arbitrary in part. There, kernels have a basis for every axis, vectors skip their first "
-        "step, and all matrices are renewed in the same step",
+        "step, and all matrices are renewed in the same step. `merge_dims` and `precondition_1d` "
+        "are not here",
     ),
     Row(
         "SophiaH(lr)",
