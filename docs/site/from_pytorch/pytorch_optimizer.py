@@ -4,22 +4,10 @@ from typing import Any
 
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from gradxform.contrib import MuonDimensionNumbers
-from tests.interop.recordings import by_climb, by_hessian, by_logits, by_value
+from tests.interop.recordings import by_climb, by_hessian, by_value
 
-MATRICES = ("matrix", "kernel")
-# Which axes of the recorded parameters make a matrix. A kernel is (places, inputs, outputs).
-KERNELS = {
-    "kernels": {
-        "matrix": MuonDimensionNumbers((0,), 1),
-        "kernel": MuonDimensionNumbers((0, 1, 2), 3),
-        "vector": None,
-        "scalar": None,
-    }
-}
 BEFORE = "eps is added before the correction"
 UNDER_ROOT = "1e-15 is added under the root there"
-KERNEL_NOTE = "`kernels` are `MuonDimensionNumbers`, as `muon` describes them"
 
 
 def _evaluated(params: Any, state: Any) -> Any:
@@ -75,16 +63,6 @@ ROWS = [
         "donated buffers, frees too. A decay is that of AdaFactor",
     ),
     Row("AdaMax(lr)", "gx.adamax(lr)", None, notes="see [From PyTorch](from_pytorch.md)"),
-    Row(
-        "AdaMuon(lr=0.02)",
-        "gx.adamuon(0.02, 0.9, signs=False, eps=0.0, adam_b2=0.999, adam_eps=1e-10, "
-        "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
-        1e-9,
-        "AdaMuon",
-        "the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. With "
-        "`use_adjusted_lr=False`, `rms` is 1 / sqrt(inputs) of each matrix. " + KERNEL_NOTE,
-        names=KERNELS,
-    ),
     Row(
         "AdamC(lr)",
         "gx.chain(gx.scale_by_tf_adam(), gx.scale_by_learning_rate(lr))",
@@ -257,45 +235,6 @@ ROWS = [
         "in the next correction only there",
     ),
     Row(
-        "Muon(groups, lr=0.02)",
-        "gx.muon(0.02, debias=False, eps=1e-10, adam_b2=0.95, adam_learning_rate=3e-4, "
-        "muon_weight_dimension_numbers=kernels)",
-        1e-9,
-        "Muon",
-        "the norm of a matrix is at least 1e-7 there. `use_adjusted_lr=True` is "
-        "`consistent_rms=0.2`, `adamw_wd` is `adam_weight_decay`, and `ns_method` is "
-        '`iteration="gram"`, in 16 bits there. The presets of `ns_coeffs` have other numbers '
-        "there: give them as "
-        f"`ns_coeffs`. {KERNEL_NOTE}",
-        names=KERNELS,
-    ),
-    Row(
-        "MuonClip(groups)",
-        'gx.muonclip(0.02, {"attn": gx.query_key("matrix", "kernel", heads=-1)}, '
-        "nesterov=False, eps=0.0, weight_dimension_numbers=kernels)",
-        1e-12,
-        "MuonClip",
-        "the matrices: vectors do not decay there, here all parameters do. "
-        "`use_adjusted_lr=False` is `rms=None`, and `qk_clip_alpha` is `query_share`",
-        names=KERNELS,
-        step=by_logits,
-        leaves=MATRICES,
-    ),
-    Row(
-        "NorMuon(groups)",
-        "gx.normuon(0.02, rms=None, nesterov=True, eps=0.0, adam_eps=1e-10, "
-        "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
-        1e-9,
-        "NorMuon",
-        "with `rms=None`, as in the authors' code, a matrix keeps the norm that orthogonalization "
-        "gave it; in the paper its entries have the root mean square 0.2. With "
-        "`use_adjusted_lr=True`, that is so there up to the errors of Newton-Schulz: `rms=0.2`, or "
-        "exactly a rate that is 0.2 sqrt(inputs) times as large for each matrix. "
-        '`update_scale="match_rms"` is `rms=0.2`. '
-        f"{KERNEL_NOTE}",
-        names=KERNELS,
-    ),
-    Row(
         "NovoGrad(lr)",
         "gx.novograd(lr, 0.95, 0.98, eps=1e-8)",
         1e-12,
@@ -330,14 +269,6 @@ ROWS = [
         "`adaptive=True` is `gx.asam(..., eta=0.0)`; with `use_gc`, `gx.centralize(axis=-1)` "
         "follows `gx.normalize()`; not both. A large `perturb_eps` is not here",
         step=by_climb,
-    ),
-    Row(
-        "ScalableShampoo(lr)",
-        "gx.distributed_shampoo(lr)",
-        None,
-        notes="the same preconditioned steps, but their momentum: there it sums them from the "
-        "first step on, here it goes on from the grafted steps before "
-        "`start_preconditioning_step`",
     ),
     Row(
         "ScheduleFreeAdamW(lr)",
@@ -375,31 +306,10 @@ ROWS = [
         "before the optimizer inside",
     ),
     Row(
-        "SCION(lr)",
-        'gx.scion(lr, gx.label_by(("convolution", gx.ndim_at_least(4)), '
-        '("spectral", gx.ndim_at_least(2)), ("rms", True)), '
-        '{"convolution": 1.0, "spectral": 1.0, "rms": 1.0}, eps=0.0)',
-        1e-5,
-        "SCION",
-        "radii are 1 there, or `scale`; a `momentum` of m is a `decay` of 1 - m, `constraint` is "
-        '`constrained`, and a `norm_type` from 2 to 7 is "spectral", "convolution", "sign", '
-        '"rms", "inputs" or "outputs". 1e-8 is added to the norm of a vector there: one whose '
-        "entries are "
-        "near 0 moves less, and a scalar is not compared",
-        leaves=("matrix", "vector", "kernel"),
-    ),
-    Row(
         "SGDW(lr)",
         "gx.sgdw(lr, momentum=0.0, weight_decay=w)",
         None,
         notes="the rate multiplies the decay. With `dampening`, see `SGD`",
-    ),
-    Row(
-        "Shampoo(lr)",
-        "gx.shampoo(lr)",
-        None,
-        notes="not the paper's there: the matrix of an axis is made of gradients that earlier axes "
-        "have preconditioned, with the power 1 / k in place of 1 / (2 k)",
     ),
     Row("SignSGD(lr)", "gx.signum(lr)", 1e-12, "SignSGD", "without momentum, `gx.sign_sgd(lr)`"),
     Row(
@@ -417,19 +327,6 @@ ROWS = [
         1e-12,
         "SM3",
         "without momentum there. With `beta`, its maxima never fall, those of `b2` here decay",
-    ),
-    Row(
-        "SOAP(lr, precondition_frequency=1)",
-        "gx.decoupled_weight_decay(gx.chain(gx.soap(lr, weight_decay=0.0, "
-        "precondition_frequency=1, eps_before_correction=True), gx.scale(1 - 0.01 * lr)), "
-        "lambda n: 0.01 * (n > 0), learning_rate=lr)",
-        1e-12,
-        "SOAP2d",
-        "the decay follows the step there, but not the first one, as in the authors' code; "
-        "`gx.soap(lr)` has it in the step. For square matrices: the first basis of others is "
-        "arbitrary in part. There, kernels have a basis for every axis, vectors skip their first "
-        "step, and all matrices are renewed in the same step. `merge_dims` and `precondition_1d` "
-        "are not here",
     ),
     Row(
         "SophiaH(lr)",

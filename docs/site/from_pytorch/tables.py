@@ -19,6 +19,7 @@ FAMILIES = (
     "adam_relatives",
     "curvature_and_sharpness",
     "less_memory",
+    "matrices",
     "not_here",
     "projections_and_inertia",
     "pytorch_optimizer",
