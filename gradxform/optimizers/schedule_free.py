@@ -110,6 +110,7 @@ def schedule_free_adamw(
     *,
     warmup_from_zero: bool = True,
     weight_step_power: float | None = None,
+    decoupling: float | None = None,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
@@ -123,18 +124,32 @@ def schedule_free_adamw(
     Args:
       b2: the decay of the average of the squared gradients, in [0, 1).
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      decoupling: C of the refined method, greater than 0, as in `schedule_free`: min(1, (1 - b1) C
+        c) is the weight of the new z in the average. Defaults to c itself. Keyword-only.
 
     See `add_decayed_weights` and `schedule_free_sgd` for the other arguments.
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
+<<<<<<< HEAD
     rate = _warmed_up_schedule_free(
         "schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero
     )
     base = _adam_for_schedule_free(rate, b2, eps, weight_decay)
     ahead, power = warmup_from_zero, weight_step_power
+=======
+    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
+    base = _adam_without_momentum(rate, b2, eps, weight_decay)
+>>>>>>> 5710d22 (Let schedule-free averages be of a length that b1 does not set)
     return schedule_free(
-        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=ahead, weight_step_power=power
+        base,
+        rate,
+        b1,
+        weight_lr_power,
+        state_dtype,
+        weights_ahead=warmup_from_zero,
+        weight_step_power=weight_step_power,
+        decoupling=decoupling,
     )
 
 

@@ -38,6 +38,7 @@ from gradxform.types import (
     NonNegativeOrSchedule,
     OptState,
     Params,
+    Positive,
     PositiveShare,
     PyTree,
     Slot,
@@ -181,12 +182,17 @@ class schedule_free(Transform):
       weights_ahead: whether the weights have the learning rate of the next step. Keyword-only.
       weight_step_power: the power of the number of the step in the weights of the average, at least
         0; the authors' code calls it r. Defaults to 0. Keyword-only.
+      decoupling: C of the refined method, greater than 0, in which min(1, (1 - b1) C c) stands in
+        the place of c, so that b1 does not say how long the average is. Defaults to c itself.
+        Keyword-only.
 
     Raises:
       ValueError: if the base optimizer does not go on from where the parameters are; at update, if
         no parameters are given.
 
-    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1 and equations (3-5).
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1 and equations (3-5); Song
+    et al., Through the River: Understanding the Benefit of Schedule-Free Methods for Language
+    Model Training, 2025, for the decoupling.
     """
 
     base_optimizer: Any
@@ -196,6 +202,7 @@ class schedule_free(Transform):
     state_dtype: DType = None
     weights_ahead: bool = field(default=True, kw_only=True)
     weight_step_power: NonNegative | None = field(default=None, kw_only=True)
+    decoupling: Positive | None = field(default=None, kw_only=True)
 
     why_no_rows = "moves every row towards an average"
     follows = ("z",)
@@ -277,7 +284,10 @@ class schedule_free(Transform):
             "step_count": safe_increment(state.step_count),
         }
         new = {k: cast(x, getattr(state, k).dtype) for k, x in counted.items()}
-        return state._replace(**new), ratio_or_zero(weight, total)
+        c = ratio_or_zero(weight, total)
+        if self.decoupling is not None:
+            c = jnp.minimum(1, cast((1 - scalar(self.b1)) * scalar(self.decoupling), c.dtype) * c)
+        return state._replace(**new), c
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters: x, y and z alike."""

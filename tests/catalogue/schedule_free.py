@@ -21,6 +21,11 @@ WRAPPERS: dict[str, Case] = {
         ref.schedule_free(SGD, 0.1, 0.6, r=1.5),
         rows=False,
     ),
+    "schedule_free/decoupled": Case(
+        gx.schedule_free(gx.sgd(0.1), 0.1, 0.6, decoupling=4.0),
+        ref.schedule_free(SGD, 0.1, 0.6, decoupling=4.0),
+        rows=False,
+    ),
 }
 
 

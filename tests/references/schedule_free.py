@@ -3,7 +3,7 @@
 from tests.references.base import TreeReference, as_tree, value_at
 
 
-def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0):
+def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0, decoupling=None):
     """Defazio et al., Algorithm 1; the state keeps x and z, the parameters are y."""
     part = as_tree(inner)
 
@@ -17,6 +17,8 @@ def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0):
         weight = t**r * largest**power
         total += weight
         c = weight / total if total else 0.0
+        if decoupling:
+            c = min(1, (1 - b1) * decoupling * c)
         zs = [z + u for z, u in zip(zs, us, strict=True)]
         xs = [(1 - c) * x + c * z for x, z in zip(xs, zs, strict=True)]
         ys = [(1 - b1) * z + b1 * x for x, z in zip(xs, zs, strict=True)]

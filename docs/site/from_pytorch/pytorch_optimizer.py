@@ -278,7 +278,7 @@ ROWS = [
         "evaluate at `gx.eval_params(state, params)`. With `warmup_steps`, set "
         "`warmup_from_zero=False`; `r` is `weight_step_power`. `ams_bound` is "
         "`gx.schedule_free(gx.chain(gx.scale_by_amsgrad(0.0), gx.scale_by_learning_rate(lr)), "
-        "lr)`, and `decoupling_c` is not here",
+        "lr)`, and `decoupling_c` is `decoupling`",
     ),
     Row(
         "ScheduleFreeAdamW(lr), optimizer.eval()",
