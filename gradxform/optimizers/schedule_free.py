@@ -131,16 +131,10 @@ def schedule_free_adamw(
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
-<<<<<<< HEAD
     rate = _warmed_up_schedule_free(
         "schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero
     )
     base = _adam_for_schedule_free(rate, b2, eps, weight_decay)
-    ahead, power = warmup_from_zero, weight_step_power
-=======
-    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
-    base = _adam_without_momentum(rate, b2, eps, weight_decay)
->>>>>>> 5710d22 (Let schedule-free averages be of a length that b1 does not set)
     return schedule_free(
         base,
         rate,

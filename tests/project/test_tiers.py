@@ -41,7 +41,7 @@ def test_every_test_belongs_to_one_tier():
     quick, not_quick = collected("-m", target("test"))
     rest, not_rest = collected("-m", target("test-rest"))
     assert (quick, rest) == (not_rest, not_quick)
-    assert len(quick) > 1000 and len(rest) > 1000
+    assert len(quick) > 1000 and rest  # a change of most files leaves few
     assert len({*quick, *rest}) == len(quick) + len(rest)
 
 
