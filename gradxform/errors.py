@@ -167,14 +167,14 @@ def leaf_path(path: Any) -> str:
     return jax.tree_util.keystr(tuple(path)) or "the root"
 
 
-def cut(text: str) -> str:
+def cut_name(text: str) -> str:
     """Return a name for messages; a long one is cut."""
     return text if len(text) <= 80 else f"{text[:60]} ..."
 
 
-def at(path: str, text: str) -> str:
+def extended_path(path: str, text: str) -> str:
     """Return `path` extended by `text`; the middle of a long path is left out."""
-    full = path + cut(" ".join(text.split()))
+    full = path + cut_name(" ".join(text.split()))
     return full if len(full) <= 200 else f"{full[:80]} ... {full[-100:]}"
 
 
@@ -204,7 +204,7 @@ def check_nesting(
             its_parts = parts(part)
             if its_parts is None:
                 continue
-            here = at(path, text)
+            here = extended_path(path, text)
             if any(part is above for _, above, _ in trail):
                 raise ValueError(f"{here}: contains itself.")
             trail.append((here, part, iter(its_parts)))
@@ -221,5 +221,5 @@ def _check_integer_fits_float(x: int, path: str, text: str) -> None:
         float(x)
     except OverflowError:
         raise ValueError(
-            f"{at(path, text)}: must be in the range of a float, got {shown(x)}."
+            f"{extended_path(path, text)}: must be in the range of a float, got {shown(x)}."
         ) from None

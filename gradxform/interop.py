@@ -23,7 +23,7 @@ from gradxform.leaves import align_params
 from gradxform.leaves.states import check_state
 from gradxform.types import Array, Params, SupportsTransform, Updates
 from gradxform.values.content import flaw_of
-from gradxform.values.extra_args import accepted, routed
+from gradxform.values.extra_args import accepted_extra, routed_extra
 from gradxform.values.fields import set_fields
 
 # Optax's names for the state of a part that remembers nothing.
@@ -113,7 +113,9 @@ class OfFunctions(GradientTransformation):
         elif params is not None:
             extra = {**extra, "params": params}  # it may take them by name
         called = getattr(self.update_fn, "__name__", name_of(self))
-        return self.update_fn(*arguments, **routed(called, accepted(called, self.update_fn), extra))
+        return self.update_fn(
+            *arguments, **routed_extra(called, accepted_extra(called, self.update_fn), extra)
+        )
 
     @functools.cached_property
     def _takes_three(self) -> bool:
@@ -138,7 +140,7 @@ class OfFunctions(GradientTransformation):
 
     def extra_names(self) -> frozenset[str] | None:
         """Return the names of the extra arguments that `update_fn` takes; None: any name."""
-        anything, named, _ = accepted(name_of(self.update_fn), self.update_fn)
+        anything, named, _ = accepted_extra(name_of(self.update_fn), self.update_fn)
         return None if anything else named
 
 

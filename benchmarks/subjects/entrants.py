@@ -14,7 +14,7 @@ import optax.contrib
 from benchmarks.options import Refused
 from benchmarks.tables.race import THEIRS
 from docs.site import samples
-from gradxform.commands.catalog import Entry, entries
+from gradxform.commands.catalog import Entry, registered_parts
 
 # The runs that the site shows of every part: among them each optimizer's best rate on the digits.
 PARTS = Path(samples.__file__).parent / "data" / "parts.jsonl"
@@ -113,7 +113,7 @@ def _theirs(name: str) -> Callable[[Any], Any]:
 
 
 def _optimizers() -> list[Entry]:
-    return [e for e in entries("optimizers") if ":" not in e.name]
+    return [e for e in registered_parts("optimizers") if ":" not in e.name]
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import functools
 
 import gradxform as gx
 from docs.site.cache import ROOT
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 
 # Wrappers by what they do; every wrapper is in one family.
 WRAPPERS = {
@@ -141,7 +141,7 @@ def optimizer_families() -> dict[str, str]:
     """Return the family of every optimizer, by family and then in alphabetical order."""
     family_of_place = {place: family for family, places in OPTIMIZERS.items() for place in places}
     found = {}
-    for name in (entry.name for entry in entries("optimizers") if ":" not in entry.name):
+    for name in (entry.name for entry in registered_parts("optimizers") if ":" not in entry.name):
         file = getattr(gx, name).__module__.rpartition(".")[2]
         found[name] = family_of_place.get(name) or family_of_place.get(file, OTHERS)
     order = [*OPTIMIZERS, OTHERS]

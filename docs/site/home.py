@@ -6,7 +6,7 @@ import re
 
 from docs.site import pictures
 from docs.site.measure import FILE
-from gradxform.commands.catalog import KINDS, entries
+from gradxform.commands.catalog import KINDS, registered_parts
 
 # What the training loop of the page is with Optax.
 OPTAX = (
@@ -67,4 +67,4 @@ def completed(markdown: str) -> str:
 
 
 def _own(kind: str) -> list[str]:
-    return [e.name for e in entries(kind) if ":" not in e.name]
+    return [e.name for e in registered_parts(kind) if ":" not in e.name]

@@ -14,7 +14,7 @@ from docs.site.families import family_of
 from docs.site.rules import rule_and_notes, rule_html
 from docs.site.runs import DIGITS_EVERY, GOOD
 from docs.site.surfaces import SURFACES
-from gradxform.commands.catalog import Entry, entries
+from gradxform.commands.catalog import Entry, registered_parts
 from gradxform.tables.describe import describe
 from gradxform.values.docstrings import doc_of
 from gradxform.values.registry import REGISTRY
@@ -274,4 +274,4 @@ def _source(entry: Entry) -> Iterator[str]:
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
     """Return the names of the parts of a kind that have a page."""
-    return frozenset(e.name for e in entries(kind) if ":" not in e.name)
+    return frozenset(e.name for e in registered_parts(kind) if ":" not in e.name)

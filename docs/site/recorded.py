@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from docs.site import badges, runs, samples
-from gradxform.commands.catalog import Entry, entries, entry
+from gradxform.commands.catalog import Entry, registered_part, registered_parts
 from tests import quick_compiling
 
 FILE = pathlib.Path(__file__).parent / "data" / "parts.jsonl"
@@ -34,7 +34,7 @@ _DONE = itertools.count(1)
 
 def parts() -> list[Entry]:
     """Return all optimizers and wrappers of the library, in the order of the catalogue."""
-    return [part for part in entries("optimizers", "wrappers") if ":" not in part.name]
+    return [part for part in registered_parts("optimizers", "wrappers") if ":" not in part.name]
 
 
 def sample_of(part: Entry) -> Any:
@@ -121,7 +121,7 @@ def _start() -> None:
 def _task(name: str) -> dict[str, Any]:
     """Return the line of a part, in another process; now and then forget what was compiled."""
     try:
-        return record(entry(name))
+        return record(registered_part(name))
     finally:
         if next(_DONE) % _FORGET_AFTER == 0:
             jax.clear_caches()

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from docs.site import blocks
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 
 PAGES = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 BLOCKS = {name: blocks.find(page.read_text()) for name, page in PAGES.items()}
@@ -50,7 +50,7 @@ def test_the_programs_have_tests():
 
 def test_the_guide_to_schedules_has_each_of_them():
     text = PAGES["docs/guides/schedules.md"].read_text()
-    names = [entry.name for entry in entries("schedules") if ":" not in entry.name]
+    names = [entry.name for entry in registered_parts("schedules") if ":" not in entry.name]
     assert len(names) > 20 and [name for name in names if f"gx.{name}(" not in text] == []
 
 

@@ -9,9 +9,9 @@ import gradxform as gx
 from docs.site import check, elsewhere, families, nav, parts, pictures, public, samples
 from docs.site.formulas import NotAFormula, mathml
 from docs.site.rules import rule_and_notes, rule_html
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 
-OWN = [e for e in entries() if ":" not in e.name]
+OWN = [e for e in registered_parts() if ":" not in e.name]
 WITH_RULES = [e for e in OWN if rule_and_notes(e.doc)[0]]
 
 

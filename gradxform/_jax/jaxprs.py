@@ -19,7 +19,7 @@ _REMATS = {"remat", "remat2", "checkpoint"}
 
 def traced(f: Callable[..., Any], args: Iterable[Any]) -> tuple[Any, list[Any]]:
     """Return the jaxpr of `f` for `args` (arrays or their types), and its constants."""
-    return opened(jax.make_jaxpr(f)(*args))
+    return as_open_jaxpr(jax.make_jaxpr(f)(*args))
 
 
 def traced_along(f: Callable[..., Any], args: Any, sizes: Mapping[str, int]) -> tuple[Any, Any]:
@@ -38,7 +38,7 @@ def traced_along(f: Callable[..., Any], args: Any, sizes: Mapping[str, int]) -> 
     return traces[0]
 
 
-def opened(closed: Any) -> tuple[Any, list[Any]]:
+def as_open_jaxpr(closed: Any) -> tuple[Any, list[Any]]:
     """Return a closed or open jaxpr, and its constants."""
     jaxpr = getattr(closed, "jaxpr", closed)
     return jaxpr, list(getattr(closed, "consts", ()))
@@ -49,12 +49,12 @@ def called(eqn: Any) -> tuple[Any, list[Any]] | None:
     if eqn.primitive.name not in _CALLS:
         return None
     jaxpr = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return None if jaxpr is None else opened(jaxpr)
+    return None if jaxpr is None else as_open_jaxpr(jaxpr)
 
 
 def rematerialized(eqn: Any) -> Any | None:
     """Return the jaxpr that `eqn` rematerializes; None if it is not a `jax.checkpoint`."""
-    return opened(eqn.params["jaxpr"])[0] if eqn.primitive.name in _REMATS else None
+    return as_open_jaxpr(eqn.params["jaxpr"])[0] if eqn.primitive.name in _REMATS else None
 
 
 def jaxprs_of(eqn: Any) -> list[tuple[str, Any]]:
@@ -63,14 +63,14 @@ def jaxprs_of(eqn: Any) -> list[tuple[str, Any]]:
         (name, jaxpr)
         for name, x in eqn.params.items()
         for jaxpr in (x if isinstance(x, tuple | list) else (x,))
-        if hasattr(opened(jaxpr)[0], "eqns")
+        if hasattr(as_open_jaxpr(jaxpr)[0], "eqns")
     ]
 
 
-def equations(jaxpr: Any) -> int:
+def count_equations(jaxpr: Any) -> int:
     """Return the number of equations; one that runs jaxprs counts as the equations in them."""
-    inner = [[x for _, x in jaxprs_of(eqn)] for eqn in opened(jaxpr)[0].eqns]
-    return sum(sum(map(equations, jaxprs)) if jaxprs else 1 for jaxprs in inner)
+    inner = [[x for _, x in jaxprs_of(eqn)] for eqn in as_open_jaxpr(jaxpr)[0].eqns]
+    return sum(sum(map(count_equations, jaxprs)) if jaxprs else 1 for jaxprs in inner)
 
 
 def as_function(jaxpr: Any, eqns: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
@@ -87,7 +87,7 @@ def in_this_mesh(eqn: Any) -> bool:
     return mesh is None or mesh == jax.sharding.get_abstract_mesh()
 
 
-def variables(atoms: Iterable[Any]) -> list[Any]:
+def variables_in(atoms: Iterable[Any]) -> list[Any]:
     """Return the variables among the operands or results of an equation, each once."""
     import jax.extend.core as extend
 
@@ -115,7 +115,7 @@ _LOCAL = {"axis_index", "pvary", "pcast"}
 def collective_axes(jaxpr: Any) -> set[str]:
     """Return the named axes along which a jaxpr communicates, except those that it binds itself."""
     axes = set()
-    for eqn in opened(jaxpr)[0].eqns:
+    for eqn in as_open_jaxpr(jaxpr)[0].eqns:
         inner = {name for _, x in jaxprs_of(eqn) for name in collective_axes(x)}
         names = eqn.params.get("axes", eqn.params.get("axis_name", ()))
         names = set(names if isinstance(names, tuple | list) else (names,))

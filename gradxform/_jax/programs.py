@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gradxform._jax.jaxprs import is_literal, jaxprs_of, opened
+from gradxform._jax.jaxprs import as_open_jaxpr, is_literal, jaxprs_of
 from gradxform._jax.versions import is_tracer, is_tracing
 
 
@@ -48,7 +48,7 @@ def with_constants(function: Callable[..., Any], *args: Any) -> tuple[Callable[.
 def _traced_program(function: Callable[..., Any], args: Any) -> tuple[Any, list[Any], Any]:
     """Return a function as an open jaxpr, its constants, and the structure of its result."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    return *opened(closed), jax.tree.structure(shapes)
+    return *as_open_jaxpr(closed), jax.tree.structure(shapes)
 
 
 def _call_traced_program(jaxpr: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
@@ -80,7 +80,7 @@ class _ProgramByContent:
 
 def _program_content_of_jaxpr(jaxpr: Any) -> tuple[Any, ...]:
     """Return what a jaxpr computes, without the names of its variables and the lines it is from."""
-    opened_jaxpr, consts = opened(jaxpr)
+    opened_jaxpr, consts = as_open_jaxpr(jaxpr)
     places: dict[Any, int] = {}
 
     def atom(x: Any) -> Any:
@@ -114,7 +114,7 @@ def _program_content_of_params(eqn: Any) -> tuple[Any, ...]:
 
 def _content(x: Any) -> Any:
     """Return what stands for a parameter of an equation in the content of a program."""
-    if hasattr(opened(x)[0], "eqns"):
+    if hasattr(as_open_jaxpr(x)[0], "eqns"):
         return _program_content_of_jaxpr(x)
     if isinstance(x, tuple | list):
         return type(x), tuple(map(_content, x))

@@ -34,7 +34,7 @@ def platform_of(x: jax.Array) -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def whole(x: jax.Array, *dims: int) -> jax.Array:
+def with_whole_dims(x: jax.Array, *dims: int) -> jax.Array:
     """Return `x` with these dimensions, by default all, not divided over explicit axes."""
     sharding = jax.typeof(x).sharding
     spec = list(sharding.spec)
@@ -72,13 +72,13 @@ def _jax_dtype_of_rows() -> Any:
     )
 
 
-def opaque(x: Any) -> Any:
+def as_opaque(x: Any) -> Any:
     """Return uint32 integers in a dtype without arithmetic, of the same shape."""
     return jax.random.wrap_key_data(x[..., None], impl=_jax_dtype_of_rows())
 
 
-def transparent(x: Any) -> Any:
-    """Undo `opaque`.
+def from_opaque(x: Any) -> Any:
+    """Undo `as_opaque`.
 
     Raises:
       TypeError: if `x` has been replaced by something else.
@@ -110,7 +110,7 @@ def knows_what_varies(axis: str) -> bool:
     return axis in varying_axes(jax.lax.axis_index(axis))
 
 
-def marked(x: Any, axes: Iterable[str]) -> Any:
+def marked_as_varying(x: Any, axes: Iterable[str]) -> Any:
     """Return `x` marked as varying along mesh axes that JAX tracks."""
     missing = tuple(sorted(frozenset(axes) - varying_axes(x)))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
@@ -126,20 +126,20 @@ def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
     else:
         sharding = None
     zeros = jnp.zeros((*lengths, *aval.shape), aval.dtype, device=sharding)
-    return marked(zeros, varying_axes(aval))
+    return marked_as_varying(zeros, varying_axes(aval))
 
 
 def gathered(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Return the `x` of all devices along mesh `axes`, concatenated along the first axis."""
-    return jax.lax.all_gather(marked(x, axes), axes, tiled=True, to="invarying")
+    return jax.lax.all_gather(marked_as_varying(x, axes), axes, tiled=True, to="invarying")
 
 
 def varying_like(new: Any, old: Any) -> Any:
     """Return `new` with each leaf marked as varying along the axes of its leaf of `old`."""
-    return jax.tree.map(lambda n, o: marked(n, varying_axes(o)), new, old)
+    return jax.tree.map(lambda n, o: marked_as_varying(n, varying_axes(o)), new, old)
 
 
-def settled(turn: Callable[[Any], Any], carry: Any, others: Any) -> Any:
+def settled_carry(turn: Callable[[Any], Any], carry: Any, others: Any) -> Any:
     """Return the carry of a loop marked as varying wherever it varies after any turn.
 
     The marks of a loop's carry must not change from turn to turn. `others` are the other values

@@ -107,7 +107,7 @@ def public_names(
     return public, __getattr__, __dir__
 
 
-def offered(name: str) -> Any:
+def public_object(name: str) -> Any:
     """Return a public name of `gradxform`: how a module gets at what stands above it."""
     return getattr(importlib.import_module(homes_of(_ROOT)[name]), name)
 
@@ -141,12 +141,12 @@ def _lazy_submodule(package: str, name: str, public: list[str]) -> Any:
         except ModuleNotFoundError as error:
             if error.name != full:  # something that the module itself needs
                 raise
-    from gradxform._names.optax import missing  # which needs JAX
+    from gradxform._names.optax import missing_optax_name  # which needs JAX
 
     # An import statement asks whether the module has the name, and tells nothing of an
     # AttributeError. What it raises itself has a suggestion only from Python 3.12 on.
     is_import = sys._getframe(2).f_code.co_name == "_handle_fromlist"
-    return missing(package, name, public, is_import)
+    return missing_optax_name(package, name, public, is_import)
 
 
 def _sign_lazily(attribute: Any) -> None:

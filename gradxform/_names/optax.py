@@ -42,7 +42,7 @@ NAMES = frozenset(
 )
 
 
-def missing(package: str, name: str, public: list[str], is_import: bool = False) -> Any:
+def missing_optax_name(package: str, name: str, public: list[str], is_import: bool = False) -> Any:
     """Return a name of Optax that a package does not have: one of `NAMES`, or any in `MODULES`.
 
     Args:

@@ -77,7 +77,7 @@ class _FunctionSignature(_ReadableSignature):
         plain.__dict__.update({k: x for k, x in vars(function).items() if k != "__signature__"})
         plain.__kwdefaults__ = function.__kwdefaults__
         plain.__annotations__ = function.__annotations__
-        return readable(inspect.signature(plain))
+        return readable_signature(inspect.signature(plain))
 
     @property
     def parameters(self) -> pytypes.MappingProxyType[str, inspect.Parameter]:
@@ -104,11 +104,11 @@ class ClassSignature:
         if instance is not None:  # the signature of a schedule is that of its call
             raise AttributeError("__signature__")
         if getattr(owner, "variadic", None) is not None and dataclasses.is_dataclass(owner):
-            return readable(inspect.Signature(_variadic_signature_parameters(owner)))
+            return readable_signature(inspect.Signature(_variadic_signature_parameters(owner)))
         for name in ("__init__", "__new__"):
             if getattr(owner, name) is not getattr(object, name):
                 _, *parameters = inspect.signature(getattr(owner, name)).parameters.values()
-                return readable(inspect.Signature(parameters))
+                return readable_signature(inspect.Signature(parameters))
         return inspect.Signature()
 
 
@@ -138,7 +138,7 @@ def sign(part: Any) -> None:
         part.__signature__ = ClassSignature()
 
 
-def readable(signature: inspect.Signature) -> inspect.Signature:
+def readable_signature(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature that prints with the names of annotations."""
     parameters = [
         _ReadableParameter(p.name, p.kind, default=p.default, annotation=p.annotation)
@@ -150,11 +150,11 @@ def readable(signature: inspect.Signature) -> inspect.Signature:
 def _alias_in_signature(annotation: Any) -> Any:
     if annotation is inspect.Signature.empty:
         return annotation
-    name = spelled(annotation)
+    name = spelled_annotation(annotation)
     return annotation if name == inspect.formatannotation(annotation) else Alias(name)
 
 
-def spelled(annotation: Any) -> str:
+def spelled_annotation(annotation: Any) -> str:
     """Return an annotation as one would write it, by the names of `types`."""
     args, origin = typing.get_args(annotation), typing.get_origin(annotation)
     if origin is Callable:  # not every function of one argument is a schedule
@@ -163,11 +163,11 @@ def spelled(annotation: Any) -> str:
     if annotation in _NAMES:
         return _NAMES[annotation]
     if origin is typing.Annotated:
-        return spelled(args[0])
+        return spelled_annotation(args[0])
     if origin in _UNIONS:
         return " | ".join(_spelled_union(args))
     if origin is not None and origin is not typing.Literal:
-        return f"{spelled(origin)}[{', '.join(map(spelled, args))}]"
+        return f"{spelled_annotation(origin)}[{', '.join(map(spelled_annotation, args))}]"
     if annotation is None or annotation is type(None):
         return "None"
     if annotation is ...:
@@ -186,4 +186,6 @@ def _spelled_union(args: tuple[Any, ...]) -> list[str]:
     unions = [x for x in unions if set(typing.get_args(x)) <= set(args)]
     largest = max(unions, key=lambda x: len(typing.get_args(x)), default=None)
     members = typing.get_args(largest)
-    return list(dict.fromkeys(_NAMES[largest] if x in members else spelled(x) for x in args))
+    return list(
+        dict.fromkeys(_NAMES[largest] if x in members else spelled_annotation(x) for x in args)
+    )

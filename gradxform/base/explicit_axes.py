@@ -15,7 +15,7 @@ import jax
 from gradxform._jax.versions import Tracer, is_tracer, is_tracing
 from gradxform.leaves.no_gradient import given_by_name
 from gradxform.types import Array, OptState, Params, PyTree, Updates
-from gradxform.values.extra_args import OF_PARAMS, wrapped
+from gradxform.values.extra_args import OF_PARAMS, wrapped_function
 
 
 def explicit_mesh(tree: PyTree) -> Any:
@@ -50,7 +50,9 @@ def update_freed(
     def outside(function: Callable[..., Any]) -> Callable[..., Any]:
         return axes.outside(function, params, given)
 
-    functions = {k: wrapped(arguments[k], outside) for k in OF_PARAMS if callable(arguments.get(k))}
+    functions = {
+        k: wrapped_function(arguments[k], outside) for k in OF_PARAMS if callable(arguments.get(k))
+    }
     with axes.within():
         updates, state = update(**freed | functions)
     # An update lies like its gradient, or, where that has another shape, such as one with an axis

@@ -57,7 +57,7 @@ def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
         _CHANGES.reset(token)
 
 
-def noted(init: Callable[..., Any]) -> Callable[..., Any]:
+def noted_init(init: Callable[..., Any]) -> Callable[..., Any]:
     """Return an `init` of a class whose states wrappers can change and `noting_inits` notes."""
 
     @functools.wraps(init)
@@ -88,7 +88,7 @@ class BoundMethod:
         self.__qualname__ = f"{type(owner).__name__}.{name}"
         self.__doc__ = getattr(type(owner), name).__doc__
         function = getattr(type(owner), name)
-        self._function = noted(function) if name == "init" else function
+        self._function = noted_init(function) if name == "init" else function
         self._checked: set[tuple[str, ...]] = set()  # names of arguments that passed `check`
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 
 from gradxform import engine
-from gradxform._names.lazy import offered
+from gradxform._names.lazy import public_object
 from gradxform.base.methods import BoundMethod
 from gradxform.base.traits import Traits
 from gradxform.errors import name_of, shown
@@ -20,7 +20,7 @@ from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import OptState, Params, SupportsTransform, Updates
 from gradxform.values import FrozenTree, Value
 from gradxform.values.content import parts_of
-from gradxform.values.extra_args import accepted, accepted_by, routed
+from gradxform.values.extra_args import accepted_by, accepted_extra, routed_extra
 from gradxform.values.registry import REGISTRY
 
 # How far a rule looks from one entry: at itself, its row, its array, or the whole tree.
@@ -76,7 +76,7 @@ class GradientTransformation(Value, Traits, _OptaxClass):
 
     def _repr_html_(self) -> str:
         """Return the table of its parts, for a notebook."""
-        return offered("describe")(self)._repr_html_()
+        return public_object("describe")(self)._repr_html_()
 
     def extra_names(self) -> frozenset[str] | None:
         """Return the names of the extra arguments of `update` that any part takes; None: any name.
@@ -222,7 +222,7 @@ def call_update(
     if not isinstance(unwrapped(tx), GradientTransformation):
         engine.refuse_rows(tx, updates, "is not a transform of this library")
     update: Any = tx.update
-    extra = routed(tx, accepted(tx, update), extra)
+    extra = routed_extra(tx, accepted_extra(tx, update), extra)
     # The outermost transform has checked the names of extra arguments.
     call = update.call if isinstance(update, BoundMethod) else update
     result = call(updates, state, params, **extra)
@@ -235,7 +235,7 @@ def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
     """Return the names of the extra arguments that any part of `tx` takes; None: any name."""
     if isinstance(tx, GradientTransformation):
         return tx.extra_names()
-    anything, named, _ = accepted(tx, tx.update)
+    anything, named, _ = accepted_extra(tx, tx.update)
     return None if anything else named
 
 

@@ -99,7 +99,7 @@ class Entry:
         }
 
 
-def entries(*kinds: str) -> list[Entry]:
+def registered_parts(*kinds: str) -> list[Entry]:
     """Return every registered part of some kinds, by default of all, by kind and then by name."""
     public = frozenset(homes_of("gradxform"))
     selected = []
@@ -110,13 +110,13 @@ def entries(*kinds: str) -> list[Entry]:
     return sorted(selected, key=lambda e: (KINDS.index(e.kind), e.name.lower()))
 
 
-def entry(name: str) -> Entry:
+def registered_part(name: str) -> Entry:
     """Return the part with that name.
 
     Raises:
       KeyError: if no part has it; the message suggests the nearest name.
     """
-    by_name = {e.name: e for e in entries()}
+    by_name = {e.name: e for e in registered_parts()}
     if name not in by_name:
         hint = did_you_mean(name, by_name) or did_you_mean(name.lower(), by_name)
         raise KeyError(f"nothing is named {name!r}.{hint}")

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 from gradxform.commands import parser as parsers
-from gradxform.commands.expressions import ExpressionError, read
+from gradxform.commands.expressions import ExpressionError, read_expression
 from gradxform.commands.parser import Parser, one_line
-from gradxform.commands.screen import console, show
+from gradxform.commands.screen import rich_console, show_tables
 from gradxform.tables.describe import Description, describe
 from gradxform.values import printed
 
@@ -29,15 +29,15 @@ def add_command(parser: Parser) -> None:
 def run(args: argparse.Namespace, parser: Parser) -> int:
     """Print the parts of an optimizer."""
     try:
-        description = describe(read(args.expression), args.params)
+        description = describe(read_expression(args.expression), args.params)
     except ExpressionError as error:
         parser.error(str(error))
     except (TypeError, ValueError) as error:
         parser.error(one_line(error))
     if args.json:
         print(json.dumps(_description_as_data(description), indent=2))
-    elif (screen := console()) is not None:
-        show(screen, [("", table) for table in description.tables()], description.total())
+    elif (screen := rich_console()) is not None:
+        show_tables(screen, [("", table) for table in description.tables()], description.total())
     else:
         print(description)
     return 0

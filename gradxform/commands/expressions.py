@@ -29,7 +29,7 @@ class ExpressionError(ValueError):
     """An expression that cannot be read; the message says at which word."""
 
 
-def read(text: str) -> Any:
+def read_expression(text: str) -> Any:
     """Return the value that an expression describes.
 
     Args:

@@ -22,7 +22,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def whole(text: str) -> int:
+def whole_number(text: str) -> int:
     """Read an integer from 1 that fits into 32 bits."""
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:20]) <= _MOST:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
@@ -45,7 +45,7 @@ def params(text: str) -> Any:
         if not equals or not all(keys):
             raise argparse.ArgumentTypeError(f"{word!r} must be PATH=SHAPE, such as {SHAPES}")
         try:
-            sizes = () if shape == "()" else tuple(whole(size) for size in shape.split("x"))
+            sizes = () if shape == "()" else tuple(whole_number(size) for size in shape.split("x"))
         except argparse.ArgumentTypeError:
             raise argparse.ArgumentTypeError(
                 f"the shape in {word!r} must be sizes with x between them, or () for a scalar"

@@ -7,11 +7,11 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from gradxform.commands.catalog import KINDS, Entry, entries, entry
+from gradxform.commands.catalog import KINDS, Entry, registered_part, registered_parts
 from gradxform.commands.parser import Parser
-from gradxform.commands.screen import console, show
+from gradxform.commands.screen import rich_console, show_tables
 from gradxform.errors import did_you_mean
-from gradxform.tables.text_table import Column, Line, Table, wrap
+from gradxform.tables.text_table import Column, Line, Table, wrapped_lines
 
 # Between these lines of a Markdown file, `list --markdown --into FILE` writes its table.
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
@@ -47,10 +47,10 @@ ADD = {"list": add_list, "show": add_show}
 
 def list_parts(args: argparse.Namespace, parser: Parser) -> int:
     """Print the parts of some kinds."""
-    screen = None if args.json or args.markdown else console()
+    screen = None if args.json or args.markdown else rich_console()
     if screen is not None:
         _check_kinds_of_parts(args, parser)
-        show(screen, _tables_of_parts(entries(*args.kinds)))
+        show_tables(screen, _tables_of_parts(registered_parts(*args.kinds)))
         return 0
     print(_list_parts(args, parser), flush=True)
     return 0
@@ -67,14 +67,14 @@ def show_part(args: argparse.Namespace, parser: Parser) -> int:
 
 def _list_parts(args: argparse.Namespace, parser: Parser) -> str:
     _check_kinds_of_parts(args, parser)
-    parts = entries(*args.kinds)
+    parts = registered_parts(*args.kinds)
     if args.json:
         fields = ("name", "kind", "summary", "reference")
         rows = [{"name": e.name, "kind": e.kind, **e.doc._asdict()} for e in parts]
         return json.dumps([{k: row[k] for k in fields} for row in rows], indent=2)
     if args.into is not None:
-        return _write_parts_into(args.into, args.kinds[0], markdown(parts), parser)
-    return markdown(parts) if args.markdown else _text_of_parts(parts)
+        return _write_parts_into(args.into, args.kinds[0], markdown_table(parts), parser)
+    return markdown_table(parts) if args.markdown else _text_of_parts(parts)
 
 
 def _check_kinds_of_parts(args: argparse.Namespace, parser: Parser) -> None:
@@ -108,14 +108,14 @@ def _text_of_parts(parts: list[Entry]) -> str:
             if len(e.name) > column - 2:
                 lines.append(first)
                 first = " " * (column + 2)
-            lines += wrap(e.doc.summary, width, first, " " * (column + 2))
+            lines += wrapped_lines(e.doc.summary, width, first, " " * (column + 2))
             if e.doc.reference:
                 indent = " " * (column + 4)
-                lines += wrap(e.doc.reference, width, indent, indent)
+                lines += wrapped_lines(e.doc.reference, width, indent, indent)
     return "\n".join(lines[1:])
 
 
-def markdown(parts: list[Entry]) -> str:
+def markdown_table(parts: list[Entry]) -> str:
     """Return a table of parts: name, one line, paper."""
     rows = [(f"`{e.name}`", e.doc.summary, e.doc.reference) for e in parts]
     lines = [("name", "what it does", "reference"), ("---", "---", "---"), *rows]
@@ -144,7 +144,7 @@ def _write_parts_into(path: pathlib.Path, kind: str, table: str, parser: Parser)
 
 def _show_part(args: argparse.Namespace, parser: Parser) -> str:
     try:
-        part = entry(args.name)
+        part = registered_part(args.name)
     except KeyError as error:
         parser.error(f"{error.args[0]} List all with: python -m gradxform list")
     if args.json:
@@ -152,8 +152,8 @@ def _show_part(args: argparse.Namespace, parser: Parser) -> str:
     width = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
     doc, indent = part.doc, "  "
     call = ", ".join(a.name + (f"={a.default}" if a.default else "") for a in part.arguments)
-    blocks = ["\n".join(wrap(f"{part.name}({call})", width, "", " " * 4))]
-    blocks.append("\n".join(wrap(doc.summary, width, "", "")))
+    blocks = ["\n".join(wrapped_lines(f"{part.name}({call})", width, "", " " * 4))]
+    blocks.append("\n".join(wrapped_lines(doc.summary, width, "", "")))
     blocks += [doc.rule, doc.notes]
     if part.parts is not None:
         blocks.append("Made of:\n\n" + textwrap.indent(str(part.parts), indent))
@@ -165,13 +165,15 @@ def _show_part(args: argparse.Namespace, parser: Parser) -> str:
             default = "required" if a.default is None else a.default
             line = f"{indent}{a.name}" + (f" = {default}" if default else "")
             line += f", {a.range}" if a.range and a.range not in a.text else ""
-            lines += [line, *wrap(a.text, width, indent * 3, indent * 3)]
+            lines += [line, *wrapped_lines(a.text, width, indent * 3, indent * 3)]
         blocks.append("\n".join(lines))
     if doc.raises:
         lines = ["Raises:"]
         for error, reason in doc.raises.items():
-            lines += wrap(f"{error}: {reason}", width, indent, indent * 3)
+            lines += wrapped_lines(f"{error}: {reason}", width, indent, indent * 3)
         blocks.append("\n".join(lines))
     if doc.reference:
-        blocks.append("\n".join(["Reference:", *wrap(doc.reference, width, indent, indent)]))
+        blocks.append(
+            "\n".join(["Reference:", *wrapped_lines(doc.reference, width, indent, indent)])
+        )
     return "\n\n".join(filter(None, blocks))

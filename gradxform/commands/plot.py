@@ -6,8 +6,8 @@ from typing import Any
 
 from gradxform import plot
 from gradxform.commands import parser as parsers
-from gradxform.commands.expressions import ExpressionError, read
-from gradxform.commands.parser import Parser, one_line, whole
+from gradxform.commands.expressions import ExpressionError, read_expression
+from gradxform.commands.parser import Parser, one_line, whole_number
 from gradxform.schedules import Schedule
 from gradxform.types import SupportsTransform
 
@@ -28,7 +28,7 @@ def add_command(parser: Parser) -> None:
         "--out", type=pathlib.Path, required=True, metavar="FILE", help="a .png, .svg or .pdf file"
     )
     parser.add_argument(
-        "--steps", type=whole, metavar="N", help="1000 for schedules, 100 for optimizers"
+        "--steps", type=whole_number, metavar="N", help="1000 for schedules, 100 for optimizers"
     )
     parser.add_argument(
         "--surface", choices=tuple(plot.SURFACES), help="where optimizers run; valley by default"
@@ -70,7 +70,7 @@ def _plotted_figure(args: argparse.Namespace, parser: Parser) -> Any:
         _refuse_plot_options(args, parser, "a CSV file", "steps", "surface", "params")
         keys = args.keys.split(",") if args.keys else None
         return plot.training(texts[0], keys, **look)
-    values = {text: read(text) for text in texts}
+    values = {text: read_expression(text) for text in texts}
     if all(isinstance(x, Schedule | int | float) for x in values.values()):
         _refuse_plot_options(args, parser, "schedules", "surface", "params", "keys")
         only = next(iter(values.values())) if len(values) == 1 else values

@@ -7,7 +7,7 @@ from typing import Any
 from gradxform.tables.text_table import Table
 
 
-def console() -> Any:
+def rich_console() -> Any:
     """Return a rich console if the output is a terminal and rich is installed, else None."""
     if not sys.stdout.isatty():
         return None
@@ -18,7 +18,7 @@ def console() -> Any:
     return Console(file=sys.stdout, highlight=False)
 
 
-def show(screen: Any, tables: Iterable[tuple[str, Table]], total: str = "") -> None:
+def show_tables(screen: Any, tables: Iterable[tuple[str, Table]], total: str = "") -> None:
     """Print tables with their titles, and a line below them, on a rich console."""
     from rich import box
     from rich.table import Table as RichTable

@@ -27,7 +27,7 @@ class _RequiredArgument:
 REQUIRED: Any = _RequiredArgument()
 
 
-def require(factory: str, **arguments: Any) -> None:
+def require_arguments(factory: str, **arguments: Any) -> None:
     """Require a value for every argument."""
     for name, value in arguments.items():
         if value is REQUIRED:
@@ -93,7 +93,7 @@ def with_semantics(kind: str, part: Any, *more: Any) -> chain:
     return chain(sparse_semantics(chain(part, *more) if more else part, kind))
 
 
-def named(factory: str, argument: str, names: Iterable[str] | None) -> masks.Mask | None:
+def mask_of_names(factory: str, argument: str, names: Iterable[str] | None) -> masks.Mask | None:
     """Return a mask of the parameters of those names; None if `names` is None."""
     if names is None:
         return None

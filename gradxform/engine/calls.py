@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gradxform._jax.jaxprs import equations
+from gradxform._jax.jaxprs import count_equations
 
 # Below this many operations per leaf, lowering the body for every call is cheaper than having XLA
 # inline the calls. (Momentum SGD has three, Adam thirteen.)
@@ -41,10 +41,10 @@ class Calls(NamedTuple):
     def is_brief(self, leaves: int, *args: Any) -> bool:
         """Whether the function, called with `args`, has few operations for each of the leaves."""
         called: Any = self.called
-        return equations(called.trace(*args).jaxpr) <= BRIEF * leaves
+        return count_equations(called.trace(*args).jaxpr) <= BRIEF * leaves
 
 
-def compiled(function: Callable[..., Any], static: tuple[int, ...] = ()) -> Calls:
+def compiled_calls(function: Callable[..., Any], static: tuple[int, ...] = ()) -> Calls:
     """Return the forms of a function whose arguments at the positions `static` are values."""
     return Calls(
         function,

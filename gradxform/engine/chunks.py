@@ -78,13 +78,13 @@ def _chunks_of_equal_layers(layers: list[list[int]]) -> Iterator[Chunk]:
         start += n
 
 
-def signature(x: Any) -> Any:
+def leaf_signature(x: Any) -> Any:
     """Return what two leaves must share to share a compiled call: shape, dtype and placement."""
     if isinstance(x, RowSparse):
-        return jax.tree.structure(x), signature(x.values)
+        return jax.tree.structure(x), leaf_signature(x.values)
     if isinstance(x, StoredArray):
         arrays, form = jax.tree.flatten(x)
-        return form, *map(signature, arrays)
+        return form, *map(leaf_signature, arrays)
     if not isinstance(x, jax.Array):
         return getattr(x, "shape", ()), dtype_of(x)
     if isinstance(x, Tracer):

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import Tracer
-from gradxform.engine.calls import compiled
-from gradxform.engine.chunks import chunked, devices, is_traced, signature
+from gradxform.engine.calls import compiled_calls
+from gradxform.engine.chunks import chunked, devices, is_traced, leaf_signature
 from gradxform.engine.cuts import Cut, cuts_of, exchange_now
 from gradxform.engine.one_leaf import apply_rules
 from gradxform.engine.rounds import OnPiece, in_rounds
@@ -193,7 +193,11 @@ def _lift_rules(
     }
     run = _LiftedRules(tuple(rules), tuple(live), tuple(scalars), acting, {})
     keys = [
-        (leaf.on, leaf.statics, *map(signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))))
+        (
+            leaf.on,
+            leaf.statics,
+            *map(leaf_signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))),
+        )
         for leaf in leaves
     ]
     # One leaf stands for all with its key: the first, as the last to be written.
@@ -274,8 +278,8 @@ def _lift_leaves_of_chunk(
     return [one(rules, fixed, live, *leaf, scalars) for one, fixed, leaf in leaves]
 
 
-_ONE = compiled(apply_rules, static=(0, 1))
-_CHUNK = compiled(_lift_leaves_of_chunk, static=(0, 1, 2))
+_ONE = compiled_calls(apply_rules, static=(0, 1))
+_CHUNK = compiled_calls(_lift_leaves_of_chunk, static=(0, 1, 2))
 
 
 def _lift_slice_by_slice(run: _LiftedRules, leaf: LeafView) -> tuple[Any, Any]:
@@ -347,7 +351,7 @@ def map_rows(
         if statics is None
         else list(map(Static, statics))
     )
-    keys = [(x, *map(signature, row)) for x, *row in zip(fixed, *columns, strict=True)]
+    keys = [(x, *map(leaf_signature, row)) for x, *row in zip(fixed, *columns, strict=True)]
     if cuts is not None and exchange_now() is not None:
         often = collections.Counter(keys)
         rows = zip(keys, fixed, cuts, zip(*columns, strict=True), strict=True)
@@ -377,4 +381,4 @@ def _lift_to_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
     return one(*row, *scalars) if fixed is None else one(*row, *scalars, fixed.value)
 
 
-_ROWS = compiled(_lift_to_rows, static=(0, 1))
+_ROWS = compiled_calls(_lift_to_rows, static=(0, 1))

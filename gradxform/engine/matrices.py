@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform._jax.versions import platform_of
-from gradxform.engine.calls import compiled
+from gradxform.engine.calls import compiled_calls
 from gradxform.engine.chunks import devices, is_traced
 from gradxform.engine.cuts import UNCUT, Cut, exchange_now
 from gradxform.engine.renewal import as_share
@@ -316,4 +316,4 @@ def parted(x: Array, sizes: Sequence[int]) -> list[Array]:
     return jnp.split(x, ends)
 
 
-_GROUP = compiled(_run_group_of_matrices, static=(0, 1, 2))
+_GROUP = compiled_calls(_run_group_of_matrices, static=(0, 1, 2))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import varying_axes
-from gradxform.engine.calls import compiled
+from gradxform.engine.calls import compiled_calls
 from gradxform.engine.chunks import is_traced
 from gradxform.engine.cuts import UNCUT, Cut, exchange_now
 from gradxform.types import Array
@@ -155,7 +155,7 @@ def _attempt_round(function: Any, static: Any, cut: Cut, arrays: Any, totals: An
         _LEAF.reset(token)
 
 
-_ATTEMPT = compiled(_attempt_round, static=(0, 1, 2))
+_ATTEMPT = compiled_calls(_attempt_round, static=(0, 1, 2))
 
 
 class OnPiece(NamedTuple):

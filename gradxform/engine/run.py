@@ -29,7 +29,7 @@ from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of, put_live, take_live
 from gradxform.values.content import flaw_of
-from gradxform.values.extra_args import accepted_by, routed
+from gradxform.values.extra_args import accepted_by, routed_extra
 from gradxform.values.memory import Memory
 
 
@@ -159,7 +159,7 @@ def _rule_ready_to_run(rule: Any, state: OptState, step: _StepOfRun) -> _RuleRea
     if step.is_wide:
         state = _map_scalars_of_run(_as_scalar_of_run, names, state)
     accepts = accepted_by(type(rule), "prepare")
-    extra = routed(rule, accepts, step.extra) if step.extra or accepts.needed else {}
+    extra = routed_extra(rule, accepts, step.extra) if step.extra or accepts.needed else {}
     try:
         prepared = rule.prepare(
             updates if rule.locality == "tree" else None, state, params, **extra

@@ -14,7 +14,7 @@ from gradxform.leaves.storage import is_on_host
 from gradxform.types import Array
 
 
-def sliced(x: Array, start: Any, count: int, axis: int) -> Array:
+def slice_of_axis(x: Array, start: Any, count: int, axis: int) -> Array:
     """Return `count` indices of an axis, from `start` on."""
     if not is_on_host(x):
         return lax.dynamic_slice_in_dim(x, start, count, axis)
@@ -26,12 +26,12 @@ def sliced(x: Array, start: Any, count: int, axis: int) -> Array:
     @one.def_vmap
     def batched(size: int, in_batched: Any, x: Array, start: Any) -> tuple[Array, bool]:
         _check_place_of_slice(in_batched[-1])
-        return sliced(x, start, count, axis + 1), True
+        return slice_of_axis(x, start, count, axis + 1), True
 
     return one(x, start)
 
 
-def updated(x: Array, new: Array, start: Any, axis: int) -> Array:
+def with_slice_of_axis(x: Array, new: Array, start: Any, axis: int) -> Array:
     """Return the array with other indices of an axis, from `start` on."""
     if not is_on_host(x):
         return lax.dynamic_update_slice_in_dim(x, new, start, axis)
@@ -45,7 +45,7 @@ def updated(x: Array, new: Array, start: Any, axis: int) -> Array:
         _check_place_of_slice(in_batched[-1])
         pairs = zip((x, new), in_batched, strict=False)
         x, new = (a if is_batched else _repeated_for_slices(a, size) for a, is_batched in pairs)
-        return updated(x, new, start, axis + 1), True
+        return with_slice_of_axis(x, new, start, axis + 1), True
 
     return one(x, new, start)
 

@@ -9,8 +9,8 @@ from jax import lax
 
 from gradxform._jax.versions import Tracer
 from gradxform.engine import shards
-from gradxform.engine.calls import compiled
-from gradxform.engine.chunks import chunked, devices, signature
+from gradxform.engine.calls import compiled_calls
+from gradxform.engine.chunks import chunked, devices, leaf_signature
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
@@ -37,7 +37,7 @@ def _sum_of_squares_of_leaves(xs: list[Any]) -> Array:
     return functools.reduce(add, sums)
 
 
-_SUMS = compiled(_sum_of_squares_of_leaves)
+_SUMS = compiled_calls(_sum_of_squares_of_leaves)
 
 
 def sum_of_squares(tree: PyTree) -> Array:
@@ -45,7 +45,7 @@ def sum_of_squares(tree: PyTree) -> Array:
     sums = []
     for axes, leaves in shards.groups(tree):
         parts = []
-        for chunk, alike in chunked(list(map(signature, leaves)), list(map(devices, leaves))):
+        for chunk, alike in chunked(list(map(leaf_signature, leaves)), list(map(devices, leaves))):
             xs = [leaves[i] for i in chunk]
             tracing = isinstance(jax.tree.leaves(xs)[0], Tracer)
             parts.append(_SUMS.choose(alike, tracing, brief=False)(xs))

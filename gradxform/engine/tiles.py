@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-from gradxform._jax.versions import platform_of, settled, zeros_of
+from gradxform._jax.versions import platform_of, settled_carry, zeros_of
 from gradxform.engine.rounds import array_sums, cut_here
 from gradxform.engine.rows import reach_of
-from gradxform.engine.slices import sliced, updated
+from gradxform.engine.slices import slice_of_axis, with_slice_of_axis
 from gradxform.leaves.storage import Mean, StoredArray, fetched, is_stored, returned
 from gradxform.types import Array
 
@@ -75,7 +75,7 @@ def apply_stored(
         )
 
     opened = _map_tiled_slots(lambda x: x.opened(ways), slots)
-    now = settled(lambda now: turn(0, now, rows, None), (g, opened), p)
+    now = settled_carry(lambda now: turn(0, now, rows, None), (g, opened), p)
     # `i >= 0` always holds, which XLA does not see; `_tile_computed_once` needs such a condition.
     now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
     rest = whole - tiles * rows
@@ -134,9 +134,9 @@ def _tile_rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
 
 def _slice_of_tile(x: Array, start: Any, count: int, ways: int) -> Array:
     if ways == 1:
-        return sliced(x, start, count, 0)
+        return slice_of_axis(x, start, count, 0)
     parts = x.reshape(ways, -1, *x.shape[1:])
-    return sliced(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
+    return slice_of_axis(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
 
 
 def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
@@ -152,9 +152,9 @@ def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
 
 def _update_slice_of_tile(x: Array, new: Array, start: Any, ways: int) -> Array:
     if ways == 1:
-        return updated(x, new, start, 0)
+        return with_slice_of_axis(x, new, start, 0)
     parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))
-    return updated(parts, tile, start // ways, 1).reshape(x.shape)
+    return with_slice_of_axis(parts, tile, start // ways, 1).reshape(x.shape)
 
 
 def _apply_to_loaded_tile(

@@ -9,7 +9,7 @@ from gradxform.experimental.aggregator import Aggregator
 from gradxform.interop import identity
 from gradxform.leaves import Path
 from gradxform.types import OptState, Params, Updates
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when
 
@@ -80,7 +80,7 @@ class _Process(Transform):
         if ready is None:
             updates, third = call_update(self.postprocessor, updates, third, params, extra)
         else:
-            flags = agreed(self.postprocessor, (ready,), updates, third, params, extra)
+            flags = agreed_flags(self.postprocessor, (ready,), updates, third, params, extra)
             updates, third = update_when(
                 self, self.postprocessor, flags[0], updates, third, params, extra, zeros=True
             )

@@ -24,7 +24,7 @@ from gradxform.leaves.trees import (
     with_paths,
 )
 from gradxform.types import MaskedNode, OptState, Params, PyTree, Updates
-from gradxform.values.extra_args import OF_PARAMS, wrapped
+from gradxform.values.extra_args import OF_PARAMS, wrapped_function
 
 
 @functools.cache
@@ -198,6 +198,6 @@ def seen_whole(
 
             return function
 
-        return wrapped(f, of_chosen)
+        return wrapped_function(f, of_chosen)
 
     return {name: at(name, x) for name, x in extra.items()}

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from gradxform._jax.versions import is_tracer, opaque, transparent
+from gradxform._jax.versions import as_opaque, from_opaque, is_tracer
 from gradxform.errors import shown
 from gradxform.numerics import abs_sq, at_least_float32, cast, looked_up, promote
 from gradxform.types import Array
-from gradxform.values.flax_bytes import announce, tell_flax
+from gradxform.values.flax_bytes import announce_to_flax, tell_flax
 
 MAX_ROWS = 2**31 - 2
 
@@ -284,11 +284,11 @@ def _row_sparse(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: boo
 
 
 def _hidden_rows(indices: Array) -> Any:
-    return opaque(~indices.astype(jnp.uint32))
+    return as_opaque(~indices.astype(jnp.uint32))
 
 
 def _revealed_rows(rows: Any, num_rows: int) -> Array:
-    return jnp.minimum(~transparent(rows), jnp.uint32(num_rows)).astype(jnp.int32)
+    return jnp.minimum(~from_opaque(rows), jnp.uint32(num_rows)).astype(jnp.int32)
 
 
 def _row_sparse_array(name: str, x: Any) -> Array:
@@ -396,4 +396,4 @@ def _row_sparse_of_dict(like: RowSparse, arrays: Any) -> RowSparse:
     return _restored(arrays["indices"], arrays["values"], like.num_rows, like.coalesced, like.raw)
 
 
-announce(RowSparse, _row_sparse_as_dict, _row_sparse_of_dict)
+announce_to_flax(RowSparse, _row_sparse_as_dict, _row_sparse_of_dict)

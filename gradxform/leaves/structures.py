@@ -12,7 +12,7 @@ __all__ = []
 T = TypeVar("T")
 
 
-def remembered(what: Any, tree: PyTree, make: Callable[[], T]) -> T:
+def remembered_by_structure(what: Any, tree: PyTree, make: Callable[[], T]) -> T:
     """Return `make()`, which is called once for each structure with the shapes of its leaves.
 
     Args:

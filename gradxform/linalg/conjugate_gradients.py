@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._jax.versions import settled
+from gradxform._jax.versions import settled_carry
 from gradxform.numerics import cast, over
 from gradxform.numerics.loops import loop_at_most
 from gradxform.types import Array, PyTree, Scalar
@@ -86,7 +86,7 @@ def conjugate_gradients(
     x, r = start
     zero = jnp.zeros((), jnp.int32)
     begun = _ConjugateGradientSearch(x, r, r, inner(r, r), zero, jnp.ones((), jnp.bool_))
-    begun = settled(turn, begun, None)
+    begun = settled_carry(turn, begun, None)
     ended = loop_at_most(steps, goes_on, turn, begun)
     return Solution(ended.x, ended.r, ended.steps, ended.is_convex)
 

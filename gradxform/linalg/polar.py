@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._jax.versions import settled
+from gradxform._jax.versions import settled_carry
 from gradxform.linalg.decompositions import spectral_norm
 from gradxform.linalg.products import (
     Columns,
@@ -96,7 +96,7 @@ def orthogonalize(
             x, coefficients = turn(x, coefficients[0], gram), coefficients[1:]
         if coefficients.shape[0]:
             # A loop has one copy of the products, and takes half of the memory.
-            x = settled(lambda x: turn(x, coefficients[0]), x, coefficients)
+            x = settled_carry(lambda x: turn(x, coefficients[0]), x, coefficients)
             x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
     x = cast(x, wide)
     return jnp.swapaxes(x, -1, -2) if tall else x

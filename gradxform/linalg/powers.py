@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from gradxform._jax.programs import by_program
-from gradxform._jax.versions import settled
+from gradxform._jax.versions import settled_carry
 from gradxform.linalg.decompositions import eigen
 from gradxform.linalg.products import (
     HIGHEST,
@@ -209,6 +209,6 @@ def _power_until_converged(
     # As if infinitely far from the end: the first turns are taken whatever they lead to.
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
     start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
-    start = settled(body, start, None)
+    start = settled_carry(body, start, None)
     _, x, y, *_ = by_program(lambda start: lax.while_loop(condition, body, start), start)
     return x, y

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.numerics import cast
-from gradxform.numerics.overflow import quotient
+from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.numerics.roots import root
 from gradxform.types import Array
 
@@ -100,7 +100,7 @@ def frobenius_norm(a: Array, columns: Columns | None = None) -> Array:
 def norm_in_parts(a: Array, columns: Columns | None = None) -> tuple[Array, Array]:
     """Return the largest absolute value, and the Frobenius norm over it: two numbers in range."""
     magnitudes, largest = jnp.abs(a), largest_entry(a, columns)
-    shares = quotient(magnitudes, jnp.where(largest == 0, 1, largest))
+    shares = quotient_by_shared(magnitudes, jnp.where(largest == 0, 1, largest))
     total = jnp.sum(jnp.square(shares), axis=(-2, -1), keepdims=True)
     return largest, root(total if columns is None else columns.total(total))
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from gradxform._jax.versions import zeros_of
 from gradxform.errors import did_you_mean, leaf_path, shown
-from gradxform.microbatching.batch import reshaped
+from gradxform.microbatching.batch import reshaped_as_sharded
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, PyTree
 
@@ -150,11 +150,11 @@ def _ended_accumulator(kind: AccumulationType, carry: Array, x: Any, number: int
         # Micro-batch i has the examples i, i + n, ...; the sharding is that of one micro-batch.
         carry = jnp.swapaxes(carry, 0, 1)
         shape = (carry.shape[0] * carry.shape[1], *carry.shape[2:])
-        return reshaped(carry, shape, lambda spec: (spec[0], *spec[2:]))
+        return reshaped_as_sharded(carry, shape, lambda spec: (spec[0], *spec[2:]))
     return cast(carry / number if kind is AccumulationType.MEAN else carry, x.dtype)
 
 
-def aggregated(accumulators: Any, results: PyTree) -> PyTree:
+def aggregated_over_examples(accumulators: Any, results: PyTree) -> PyTree:
     """Reduce the stacked results of one micro-batch over its examples."""
 
     def one(kind: Any, results: PyTree) -> PyTree:

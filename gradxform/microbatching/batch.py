@@ -31,21 +31,21 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
         where = leaf_path(path)
         at = axis_of("reshape_batch_axis", x, axis, where)
         check_divides("reshape_batch_axis", x.shape[at], microbatch_size)
-        return jnp.swapaxes(divided(x, microbatch_size, at), at, at + 1)
+        return jnp.swapaxes(divided_batch(x, microbatch_size, at), at, at + 1)
 
     return jax.tree_util.tree_map_with_path(divide, tree)
 
 
-def divided(x: Any, size: int, axis: int) -> Array:
+def divided_batch(x: Any, size: int, axis: int) -> Array:
     """Return `x` with its batch axis divided into [examples of a micro-batch, micro-batches].
 
     In this order nothing moves, and every micro-batch has a part of what is on each device.
     """
     shape = (*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
-    return reshaped(x, shape, lambda spec: (*spec[: axis + 1], None, *spec[axis + 1 :]))
+    return reshaped_as_sharded(x, shape, lambda spec: (*spec[: axis + 1], None, *spec[axis + 1 :]))
 
 
-def reshaped(
+def reshaped_as_sharded(
     x: Any, shape: tuple[int, ...], of_spec: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 ) -> Array:
     """Return `x` in another shape; if its sharding is part of its type, that of the result too."""

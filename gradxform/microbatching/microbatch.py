@@ -10,8 +10,8 @@ from jax import lax
 
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import did_you_mean, leaf_path, must_be, shown
-from gradxform.microbatching.accumulator import AccumulationType, Sink, aggregated
-from gradxform.microbatching.batch import axis_of, check_divides, check_size, divided
+from gradxform.microbatching.accumulator import AccumulationType, Sink, aggregated_over_examples
+from gradxform.microbatching.batch import axis_of, check_divides, check_size, divided_batch
 from gradxform.types import Array, PyTree
 
 Function = Callable[..., Any]
@@ -75,7 +75,7 @@ def microbatch(
             def part(at: int, x: Any) -> Array:
                 at %= jnp.ndim(x)
                 # Behind the axis of a micro-batch's examples is that of the micro-batches.
-                return lax.dynamic_index_in_dim(divided(x, size, at), index, at + 1, False)
+                return lax.dynamic_index_in_dim(divided_batch(x, size, at), index, at + 1, False)
 
             parts = {
                 k: jax.tree.map(functools.partial(part, axis_at[k]), x) for k, x in batch.items()
@@ -134,7 +134,7 @@ def micro_vmap(
         at = [i for i, axis in enumerate(axes) if axis is not None]
 
         def reduced(*args: Any, kwargs: Any) -> Any:
-            return aggregated(accumulator, vmap_fn(fun, axes, 0)(*args, **kwargs))
+            return aggregated_over_examples(accumulator, vmap_fn(fun, axes, 0)(*args, **kwargs))
 
         return microbatch(
             reduced,

@@ -29,7 +29,7 @@ def saturated(x: Array) -> Array:
     return jnp.minimum(x, float(jnp.finfo(x.dtype).max) / 2)
 
 
-def quotient(x: Array, divisor: Array) -> Array:
+def quotient_by_shared(x: Array, divisor: Array) -> Array:
     """Return `x / divisor` for a divisor that many entries share; both float32 or wider.
 
     XLA multiplies by `1 / divisor`, which is subnormal above 2**126 in float32, and processors make

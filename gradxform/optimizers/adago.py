@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.muon import coefficients
+from gradxform.optimizers.muon import muon_coefficients
 from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.adago import scale_by_adago
 from gradxform.transforms.muon import NS_COEFFS
@@ -62,7 +62,7 @@ def adago(
     Reference: Zhang et al., AdaGrad Meets Muon: Adaptive Stepsizes for Orthogonal Updates, 2025,
     Algorithm 1.
     """
-    ns_coeffs = coefficients("adago", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("adago", ns_coeffs, ns_steps)
     matrices = chain(with_arguments(scale_by_adago, locals()), scale(-1.0))
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     numbers = weight_dimension_numbers

@@ -1,6 +1,6 @@
 """Adai: SGD with an inertia for each entry."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed_descent, optimizer
 from gradxform.transforms.adai import scale_by_adai
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -29,4 +29,6 @@ def adai(
 
     See `scale_by_adai` and `scale_by_learning_rate` for the other arguments.
     """
-    return decayed("adai", scale_by_adai(b0, b2, eps, damping), learning_rate, weight_decay, mask)
+    return decayed_descent(
+        "adai", scale_by_adai(b0, b2, eps, damping), learning_rate, weight_decay, mask
+    )

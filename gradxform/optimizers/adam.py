@@ -1,6 +1,11 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
+from gradxform.optimizers.optimizer import (
+    decayed_descent,
+    optimizer,
+    with_arguments,
+    with_weight_decay,
+)
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
@@ -146,4 +151,4 @@ def amsgrad(
     See `scale_by_amsgrad` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_amsgrad, locals())
-    return decayed("amsgrad", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("amsgrad", direction, learning_rate, weight_decay, mask)

@@ -1,6 +1,11 @@
 """Adam's kin: another second moment, or a rectified one."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
+from gradxform.optimizers.optimizer import (
+    decayed_descent,
+    optimizer,
+    with_arguments,
+    with_weight_decay,
+)
 from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,
@@ -46,7 +51,9 @@ def adabelief(
     """
     direction = with_arguments(scale_by_belief, locals())
     decay = weight_decay, weight_decay_mask
-    return decayed("adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask")
+    return decayed_descent(
+        "adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask"
+    )
 
 
 @optimizer
@@ -110,7 +117,7 @@ def radam(
     See `scale_by_radam` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_radam, locals())
-    return decayed("radam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("radam", direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -141,7 +148,7 @@ def ranger(
     Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
     """
     direction = chain(centralize(axis=axis), with_arguments(scale_by_radam, locals()))
-    fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
+    fast = decayed_descent("ranger", direction, learning_rate, weight_decay, mask)
     return lookahead(fast, sync_period, slow_step_size)
 
 
@@ -160,4 +167,4 @@ def yogi(
     See `scale_by_yogi` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_yogi(b1, b2, eps)
-    return decayed("yogi", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("yogi", direction, learning_rate, weight_decay, mask)

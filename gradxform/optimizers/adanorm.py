@@ -1,6 +1,6 @@
 """AdamNorm: Adam without short gradients in its momentum."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
+from gradxform.optimizers.optimizer import decayed_descent, optimizer, with_arguments
 from gradxform.transforms.adanorm import scale_by_adanorm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -29,4 +29,4 @@ def adanorm(
     See `scale_by_adanorm` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_adanorm, locals())
-    return decayed("adanorm", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adanorm", direction, learning_rate, weight_decay, mask)

@@ -1,6 +1,6 @@
 """Adagrad, RMSProp and their kin."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, trace_or_identity
+from gradxform.optimizers.optimizer import decayed_descent, optimizer, trace_or_identity
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
     scale_by_kate,
@@ -149,4 +149,4 @@ def kate(
 
     See `scale_by_kate` and `scale_by_learning_rate` for the arguments.
     """
-    return decayed("kate", scale_by_kate(delta, eps), learning_rate, weight_decay, mask)
+    return decayed_descent("kate", scale_by_kate(delta, eps), learning_rate, weight_decay, mask)

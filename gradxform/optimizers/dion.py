@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.muon import beside_adamw, coefficients
+from gradxform.optimizers.muon import beside_adamw, muon_coefficients
 from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.dion import scale_by_dion
 from gradxform.transforms.dion2 import scale_by_dion2
@@ -96,7 +96,7 @@ def dion2(
     Reference: Ahn et al., Dion2: A Simple Method to Shrink Matrix in Muon, 2025; `Dion2` of
     https://github.com/microsoft/dion.
     """
-    ns_coeffs = coefficients("dion2", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("dion2", ns_coeffs, ns_steps)
     direction = with_arguments(scale_by_dion2, locals())
     matrices = chain(direction, scale_by_fans(weight_dimension_numbers))
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps

@@ -4,7 +4,12 @@ import warnings
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
+from gradxform.optimizers.optimizer import (
+    decayed_descent,
+    optimizer,
+    with_arguments,
+    with_weight_decay,
+)
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
@@ -189,4 +194,4 @@ def diffgrad(
     See `scale_by_diffgrad` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_diffgrad, locals())
-    return decayed("diffgrad", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("diffgrad", direction, learning_rate, weight_decay, mask)

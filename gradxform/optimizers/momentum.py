@@ -1,6 +1,11 @@
 """Gradient descent, with momentum."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, trace_or_identity, with_weight_decay
+from gradxform.optimizers.optimizer import (
+    decayed_descent,
+    optimizer,
+    trace_or_identity,
+    with_weight_decay,
+)
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval
@@ -46,7 +51,7 @@ def sgd(
     """
     direction = trace_or_identity("sgd", momentum, nesterov, accumulator_dtype)
     if not learning_rate_inside:
-        return decayed("sgd", direction, learning_rate, weight_decay, mask)
+        return decayed_descent("sgd", direction, learning_rate, weight_decay, mask)
     if momentum is None:
         raise ValueError("sgd: learning_rate_inside=True does nothing without a momentum.")
     if weight_decay is not None or mask is not None:
@@ -110,4 +115,4 @@ def aggmo(
     """
     momenta = sum_of(*(trace(b, accumulator_dtype=accumulator_dtype) for b in betas))
     mean = chain(momenta, scale(1 / len(betas)))
-    return decayed("aggmo", mean, learning_rate, weight_decay, mask)
+    return decayed_descent("aggmo", mean, learning_rate, weight_decay, mask)

@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-def coefficients(name: str, choice: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
+def muon_coefficients(name: str, choice: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
     """Return the coefficients of the orthogonalization, or those of the preset of that name.
 
     Args:
@@ -126,7 +126,7 @@ def muon(
     Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm, 2025, for
     "polar_express".
     """
-    ns_coeffs = coefficients("muon", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("muon", ns_coeffs, ns_steps)
     numbers = muon_weight_dimension_numbers
     matrices = chain(
         with_arguments(scale_by_muon, locals(), weight_dimension_numbers=numbers),

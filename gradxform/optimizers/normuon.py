@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.muon import beside_adamw, coefficients
+from gradxform.optimizers.muon import beside_adamw, muon_coefficients
 from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
@@ -56,7 +56,7 @@ def normuon(
 
     Reference: Li et al., NorMuon: Making Muon more efficient and scalable, 2025, Algorithm 1.
     """
-    ns_coeffs = coefficients("normuon", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("normuon", ns_coeffs, ns_steps)
     matrices = with_arguments(scale_by_normuon, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
@@ -103,7 +103,7 @@ def adamuon(
 
     Reference: Si et al., AdaMuon: Adaptive Muon Optimizer, 2025, Algorithm 1.
     """
-    ns_coeffs = coefficients("adamuon", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("adamuon", ns_coeffs, ns_steps)
     matrices = with_arguments(scale_by_adamuon, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

@@ -11,7 +11,7 @@ from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.values.arguments import checked_call
-from gradxform.values.docstrings import complete
+from gradxform.values.docstrings import completed_doc
 from gradxform.values.registry import register
 from gradxform.wrappers.compose import chain
 
@@ -31,8 +31,8 @@ def optimizer(function: F) -> F:
 
     The docstring describes only the arguments that differ from those of its parts. For the others,
     it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments." It says
-    nothing of the `weight_decay` and the `mask` of `decayed`, nor of a reference that is the first
-    part's.
+    nothing of the `weight_decay` and the `mask` of `decayed_descent`, nor of a reference that is
+    the first part's.
     """
 
     @functools.wraps(function)
@@ -41,7 +41,7 @@ def optimizer(function: F) -> F:
         object.__setattr__(tx, "written_as", function.__name__)
         return tx
 
-    made.__doc__ = complete(function, otherwise=decayed)
+    made.__doc__ = completed_doc(function, otherwise=decayed_descent)
     register(function.__name__, made)
     LOADED[function.__name__] = made
     return cast(F, made)
@@ -87,7 +87,7 @@ def trace_or_identity(
     return identity()
 
 
-def decayed(
+def decayed_descent(
     name: str,
     direction: Transform,
     learning_rate: ScalarOrSchedule,

@@ -1,6 +1,6 @@
 """Positive-negative momentum, alone and over the root of squares."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
+from gradxform.optimizers.optimizer import decayed_descent, optimizer, with_arguments
 from gradxform.transforms.pnm import scale_by_adapnm, scale_by_pnm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -24,7 +24,7 @@ def pnm(
 
     See `scale_by_pnm` and `scale_by_learning_rate` for the arguments.
     """
-    return decayed("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
+    return decayed_descent("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -46,4 +46,4 @@ def adapnm(
     See `scale_by_adapnm` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_adapnm, locals())
-    return decayed("adapnm", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adapnm", direction, learning_rate, weight_decay, mask)

@@ -1,6 +1,6 @@
 """Quasi-hyperbolic momentum, and Adam with it."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed_descent, optimizer
 from gradxform.transforms.quasi_hyperbolic import scale_by_qhadam, scale_by_qhm
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -28,7 +28,7 @@ def qhm(
 
     See `scale_by_qhm` for the other arguments.
     """
-    return decayed("qhm", scale_by_qhm(b1, nu, mu_dtype), learning_rate, weight_decay, mask)
+    return decayed_descent("qhm", scale_by_qhm(b1, nu, mu_dtype), learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -49,4 +49,4 @@ def qhadam(
     See `scale_by_qhadam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_qhadam(b1, b2, nu1, nu2, eps, mu_dtype)
-    return decayed("qhadam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("qhadam", direction, learning_rate, weight_decay, mask)

@@ -5,7 +5,7 @@ from typing import Any
 from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves.masks import label_by, ndim_at_least
-from gradxform.optimizers.muon import coefficients
+from gradxform.optimizers.muon import muon_coefficients
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers
 from gradxform.transforms.momentum import ema
@@ -90,7 +90,7 @@ def scion(
     def spectral(numbers: StaticTree, convolution: bool) -> Transform:
         return chain(
             orthogonalize_updates(
-                ns_coeffs=coefficients("scion", ns_coeffs, ns_steps),
+                ns_coeffs=muon_coefficients("scion", ns_coeffs, ns_steps),
                 ns_steps=ns_steps,
                 eps=eps,
                 preconditioning=preconditioning,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.muon import beside_adamw, coefficients
+from gradxform.optimizers.muon import beside_adamw, muon_coefficients
 from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.spectral_sphere import scale_by_spectral_sphere
 from gradxform.types import Decay, DType, NonNegative, ScalarOrSchedule, Size, StaticTree
@@ -53,7 +53,7 @@ def spectral_sphere(
 
     Reference: Xie et al., Controlled LLM Training on Spectral Sphere, 2026, without its retraction.
     """
-    ns_coeffs = coefficients("spectral_sphere", ns_coeffs, ns_steps)
+    ns_coeffs = muon_coefficients("spectral_sphere", ns_coeffs, ns_steps)
     matrices = with_arguments(scale_by_spectral_sphere, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

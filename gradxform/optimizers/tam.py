@@ -1,6 +1,6 @@
 """Torque-aware momentum, alone and over the root of squares."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed_descent, optimizer
 from gradxform.transforms.tam import scale_by_adatam, scale_by_tam
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -28,7 +28,7 @@ def tam(
     See `scale_by_tam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_tam(momentum, decay, eps, axis=axis, first_gradient=first_gradient)
-    return decayed("tam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("tam", direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -48,4 +48,4 @@ def adatam(
     See `scale_by_adatam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_adatam(b1, b2, decay, eps, axis=axis)
-    return decayed("adatam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adatam", direction, learning_rate, weight_decay, mask)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from gradxform.numerics import value_at
-from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
+from gradxform.optimizers.optimizer import decayed_descent, optimizer, with_arguments
 from gradxform.slots import zero_count
 from gradxform.transforms.toward_sgd import scale_by_adabound, scale_by_padam
 from gradxform.types import DType, Positive, ScalarOrSchedule, StaticMask
@@ -39,7 +39,7 @@ def padam(
     See `scale_by_padam` for the other arguments.
     """
     direction = with_arguments(scale_by_padam, locals())
-    return decayed("padam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("padam", direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -88,4 +88,4 @@ def adabound(
             )
     ratio: Any = final_lr / base
     direction = with_arguments(scale_by_adabound, locals(), final_ratio=ratio)
-    return decayed("adabound", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adabound", direction, learning_rate, weight_decay, mask)

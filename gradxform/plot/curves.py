@@ -11,11 +11,11 @@ from gradxform.plot.style import (
     axes_for,
     by_name,
     check_count,
-    grid,
-    legend,
+    draw_grid,
+    draw_legend,
     look_of,
-    short,
-    titled,
+    short_label,
+    title_axes,
 )
 from gradxform.schedules.schedule import Schedule
 from gradxform.types import SupportsTransform
@@ -66,10 +66,10 @@ def schedule(
     values = {name: _values_of_curve(name, each, counts) for name, each in named.items()}
     axes = axes_for("schedule", ax, 6.4, 3.4, look)
     for i, (name, y) in enumerate(values.items()):
-        axes.plot(counts, y, linewidth=2.0, label=short(name), **look.line(i))
+        axes.plot(counts, y, linewidth=2.0, label=short_label(name), **look.line(i))
     if title is None and len(named) == 1:
         title = next(iter(named))
-    titled(axes, title or "", look)
+    title_axes(axes, title or "", look)
     axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.set_xlim(0, steps)
@@ -78,9 +78,9 @@ def schedule(
         axes.set_ylim(0, float(highest) * 1.06 or 1.0)
     if highest and max(abs(lowest), abs(highest)) < 1e-2:
         axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
-    grid(axes, look)
+    draw_grid(axes, look)
     if len(named) > 1:
-        legend(axes, look, len(named))
+        draw_legend(axes, look, len(named))
     return axes.figure
 
 

@@ -13,17 +13,17 @@ from gradxform.plot.style import (
     axes_for,
     by_name,
     check_count,
-    legend,
+    draw_legend,
     look_of,
-    short,
-    titled,
+    short_label,
+    title_axes,
     width_of,
 )
 from gradxform.plot.surfaces import Surface, as_surface
 from gradxform.tables.describe import describe
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, SupportsTransform
-from gradxform.values.extra_args import accepted
+from gradxform.values.extra_args import accepted_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +106,7 @@ def _extra_names_for_descent(tx: Any) -> frozenset[str] | None:
     """Return the names of the extra arguments that `update` takes; None: any name."""
     if isinstance(tx, GradientTransformation):
         return tx.extra_names()
-    takes = accepted(tx, tx.update)
+    takes = accepted_extra(tx, tx.update)
     return None if takes.anything else takes.named
 
 
@@ -155,7 +155,9 @@ def paths(
         name: _descend("paths", f"the optimizer {name!r}", tx, surface, steps)
         for name, tx in named.items()
     }
-    labels = {name: f"{short(name)}: {_end_of_descent(path)}" for name, path in walked.items()}
+    labels = {
+        name: f"{short_label(name)}: {_end_of_descent(path)}" for name, path in walked.items()
+    }
     axes = axes_for("paths", ax, 4.8 + width_of(labels.values()), 4.4, look)
     x_range, y_range = surface.x or _paths_range(walked, 0), surface.y or _paths_range(walked, 1)
     _descent_contours(axes, surface, x_range, y_range, look)
@@ -171,8 +173,8 @@ def paths(
     axes.set_ylabel("second parameter")
     noun = "step" if steps == 1 else "steps"
     about = f"{surface.title}, {steps} {noun}" if surface.title else f"{steps} {noun}"
-    titled(axes, about if title is None else title, look)
-    legend(axes, look, len(named), title="loss at the end", alignment="left", beside=True)
+    title_axes(axes, about if title is None else title, look)
+    draw_legend(axes, look, len(named), title="loss at the end", alignment="left", beside=True)
     return axes.figure
 
 

@@ -10,7 +10,15 @@ import jax
 import numpy as np
 
 from gradxform.errors import did_you_mean, shown
-from gradxform.plot.style import Look, dressed, grid, legend, look_of, new_figure, titled
+from gradxform.plot.style import (
+    Look,
+    draw_grid,
+    draw_legend,
+    dressed_axes,
+    look_of,
+    new_figure,
+    title_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +72,7 @@ def training(
     figure = new_figure("training", 1.0 + 3.6 * across, height, look)
     grids = figure.subplots(down, across, squeeze=False, sharex=True).ravel()
     for axes, (name, members) in zip(grids, panels.items(), strict=False):
-        _draw_history_panel(dressed(axes, look), name, members, steps, numeric, look)
+        _draw_history_panel(dressed_axes(axes, look), name, members, steps, numeric, look)
     for i, axes in enumerate(grids):
         if i >= len(panels):
             axes.set_visible(False)
@@ -214,7 +222,7 @@ def _draw_history_panel(
     everything = np.hstack([numeric[key][np.isfinite(numeric[key])] for key in keys])
     if everything.size and everything.min() > 0 and everything.max() > 100 * everything.min():
         axes.set_yscale("log")
-    titled(axes, name, look)
-    grid(axes, look)
+    title_axes(axes, name, look)
+    draw_grid(axes, look)
     if len(keys) > 1:
-        legend(axes, look, len(keys), beside=False)
+        draw_legend(axes, look, len(keys), beside=False)

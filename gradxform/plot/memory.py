@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gradxform.plot.style import axes_for, legend, look_of, short, titled
+from gradxform.plot.style import axes_for, draw_legend, look_of, short_label, title_axes
 from gradxform.tables.describe import Description, describe
 from gradxform.tables.part_table import Row
 from gradxform.tables.text_table import size
@@ -73,9 +73,9 @@ def state_memory(
     axes.xaxis.set_major_formatter(lambda n, _: size(round(n)))
     ratio = description.total_bytes / description.param_bytes
     said = f"state {size(description.total_bytes)} = {ratio:.2f} x the parameters"
-    titled(axes, said if title is None else title, look)
+    title_axes(axes, said if title is None else title, look)
     if labelled:
-        legend(axes, look, len(labelled), title="slot", alignment="left", beside=True)
+        draw_legend(axes, look, len(labelled), title="slot", alignment="left", beside=True)
     return axes.figure
 
 
@@ -87,4 +87,4 @@ def _memory_row_names(description: Description, rows: list[Row]) -> Iterator[str
         labels.append(row.label or (labels[-1] if labels else ""))
         if any(row is shown for shown in rows):
             name = f"{labels[-1]}: {row.name}" if labels[-1] else row.name
-            yield short(f"{name} ({row.package})" if row.foreign else name)
+            yield short_label(f"{name} ({row.package})" if row.foreign else name)

@@ -79,13 +79,13 @@ def _png_of_styled_figure(figure: "Figure") -> bytes:
 def axes_for(function: str, ax: Any, width: float, height: float, look: Look) -> Any:
     """Return the caller's axes, or those of a new figure in our colors."""
     if ax is None:
-        return dressed(new_figure(function, width, height, look).subplots(), look)
+        return dressed_axes(new_figure(function, width, height, look).subplots(), look)
     if not hasattr(ax, "plot") or not hasattr(ax, "figure"):
         raise TypeError(f"{function}: ax must be matplotlib axes, got {shown(ax)}.")
     return ax
 
 
-def dressed(axes: Any, look: Look) -> Any:
+def dressed_axes(axes: Any, look: Look) -> Any:
     """Color axes of our own."""
     axes.set_facecolor(look.paper)
     axes.tick_params(colors=look.ink, which="both", labelsize=9)
@@ -99,19 +99,19 @@ def dressed(axes: Any, look: Look) -> Any:
     return axes
 
 
-def titled(axes: Any, title: str, look: Look) -> None:
+def title_axes(axes: Any, title: str, look: Look) -> None:
     """Write the title of axes, in several lines if it is long."""
     lines = textwrap.wrap(title, 64, break_on_hyphens=False)
     axes.set_title("\n".join(lines), fontsize=10, loc="left", color=look.ink)
 
 
-def grid(axes: Any, look: Look, **which: Any) -> None:
+def draw_grid(axes: Any, look: Look, **which: Any) -> None:
     """Draw a grid below everything."""
     axes.grid(color=look.faint, linewidth=0.6, alpha=0.7, **which)
     axes.set_axisbelow(True)
 
 
-def legend(axes: Any, look: Look, lines: int, **options: Any) -> None:
+def draw_legend(axes: Any, look: Look, lines: int, **options: Any) -> None:
     """Draw a legend; one of many lines goes beside the axes."""
     beside = options.pop("beside", lines > 5)
     place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if beside else {"loc": "best"}
@@ -162,7 +162,7 @@ def by_name(
     return named
 
 
-def short(text: str) -> str:
+def short_label(text: str) -> str:
     """Return a text that fits into a legend."""
     return text if len(text) <= 40 else text[:37] + "..."
 

@@ -13,11 +13,11 @@ from gradxform.schedules.schedule import (
     Schedule,
     as_count,
     check_steps,
-    fractions,
+    fractions_of_period,
     is_known,
-    number,
+    number_of_field,
     same_dtype,
-    since,
+    steps_since,
 )
 from gradxform.types import Array, Finite, NonNegative
 from gradxform.values import Value
@@ -160,15 +160,19 @@ class linear_schedule(Schedule):
 def _polynomial_transition(
     part: linear_schedule | polynomial_schedule, power: Any, cycle: bool, count: Any
 ) -> Array:
-    init, end, steps = number(part.init_value), number(part.end_value), part.transition_steps
+    init, end, steps = (
+        number_of_field(part.init_value),
+        number_of_field(part.end_value),
+        part.transition_steps,
+    )
     count = as_count(count)
     if is_known(steps) and steps <= 0:
         return jnp.broadcast_to(scalar(init), count.shape)
-    count = since(count, part.transition_begin)
+    count = steps_since(count, part.transition_begin)
     if cycle:
         remaining, elapsed = _polynomial_cycle_fractions(count, steps)
     else:
-        remaining, elapsed = fractions(count, steps)
+        remaining, elapsed = fractions_of_period(count, steps)
     if not (is_known(power) and power == 1):
         remaining = jnp.power(remaining, scalar(power))
         elapsed = 1.0 - remaining
@@ -177,7 +181,7 @@ def _polynomial_transition(
 
 
 def _polynomial_cycle_fractions(count: Array, steps: Any) -> tuple[Array, Array]:
-    """Return the `fractions` of a period that ends at the next multiple of `steps`."""
+    """Return the `fractions_of_period` for a period that ends at the next multiple of `steps`."""
     count, steps = same_dtype(count, steps)
     past = count % steps
     rest = jnp.where((past == 0) & (count > 0), jnp.zeros_like(past), steps - past)

@@ -10,20 +10,20 @@ from jax import lax
 
 from gradxform.errors import name_of, require_non_negative, require_positive
 from gradxform.numerics import scalar
-from gradxform.schedules.periodic import wave
+from gradxform.schedules.periodic import cosine_wave
 from gradxform.schedules.schedule import (
     LARGEST,
     Schedule,
     as_count,
-    between,
     check_steps,
-    fractions,
+    exact_at_ends,
+    fractions_of_period,
     half_cosine,
     is_known,
-    number,
-    quotient,
-    segment,
-    since,
+    number_of_field,
+    segment_of_count,
+    steps_since,
+    whole_periods,
 )
 from gradxform.types import Array, Finite, NonNegative, Positive
 from gradxform.values.fields import value
@@ -41,9 +41,9 @@ __all__ = [
 
 def _decay_periods(part: Any, count: Any) -> Array:
     """Return how many periods of `transition_steps` have passed; rounded down for a staircase."""
-    k = since(count, part.transition_begin)
+    k = steps_since(count, part.transition_begin)
     if part.staircase:
-        return quotient(k, part.transition_steps)
+        return whole_periods(k, part.transition_steps)
     return scalar(k) / scalar(part.transition_steps)
 
 
@@ -90,7 +90,7 @@ class exponential_decay(Schedule):
         """Return the decayed value, within its bound."""
         rate = self.decay_rate
         log = math.log(rate) if is_known(rate) else jnp.log(scalar(rate))
-        y = number(self.init_value) * jnp.exp(_decay_periods(self, count) * log)
+        y = number_of_field(self.init_value) * jnp.exp(_decay_periods(self, count) * log)
         if self.end_value is None:
             return y
         bound = scalar(self.end_value)
@@ -127,8 +127,8 @@ class natural_exp_decay(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
-        rate = number(self.decay_rate)
-        return number(self.init_value) * jnp.exp(-rate * _decay_periods(self, count))
+        rate = number_of_field(self.decay_rate)
+        return number_of_field(self.init_value) * jnp.exp(-rate * _decay_periods(self, count))
 
 
 @value
@@ -160,8 +160,8 @@ class inverse_time_decay(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
-        return number(self.init_value) / (
-            1.0 + number(self.decay_rate) * _decay_periods(self, count)
+        return number_of_field(self.init_value) / (
+            1.0 + number_of_field(self.decay_rate) * _decay_periods(self, count)
         )
 
 
@@ -191,8 +191,8 @@ class inverse_sqrt_decay(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
-        periods = scalar(since(count, self.transition_begin)) / scalar(self.transition_steps)
-        return number(self.init_value) * lax.rsqrt(1.0 + periods)
+        periods = scalar(steps_since(count, self.transition_begin)) / scalar(self.transition_steps)
+        return number_of_field(self.init_value) * lax.rsqrt(1.0 + periods)
 
 
 # --------------------------------------------------------------------------------------- cosines
@@ -227,13 +227,13 @@ class cosine_decay_schedule(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
-        remaining, _ = fractions(as_count(count), self.decay_steps)
+        remaining, _ = fractions_of_period(as_count(count), self.decay_steps)
         cosine = half_cosine(remaining)
         if not (is_known(self.exponent) and self.exponent == 1):
             cosine = jnp.power(cosine, scalar(self.exponent))
-        init, alpha = number(self.init_value), number(self.alpha)
+        init, alpha = number_of_field(self.init_value), number_of_field(self.alpha)
         y = init * ((1.0 - alpha) * cosine + alpha)
-        return between(init * alpha, init, cosine, y)
+        return exact_at_ends(init * alpha, init, cosine, y)
 
 
 @value
@@ -268,16 +268,16 @@ class linear_cosine_decay(Schedule):
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
         count = as_count(count)
-        remaining, _ = fractions(count, self.decay_steps)
-        init, alpha, beta = (number(x) for x in (self.init_value, self.alpha, self.beta))
-        cosine = wave(count, self.decay_steps, self.num_periods)
+        remaining, _ = fractions_of_period(count, self.decay_steps)
+        init, alpha, beta = (number_of_field(x) for x in (self.init_value, self.alpha, self.beta))
+        cosine = cosine_wave(count, self.decay_steps, self.num_periods)
         y = init * ((alpha + remaining) * cosine + beta)
         first = init * (1.0 + alpha + beta)
         halves = 2 * self.num_periods
         if not is_known(halves) or halves != int(halves):
-            return between(y, first, remaining, y)
+            return exact_at_ends(y, first, remaining, y)
         last = init * (beta if halves % 2 else alpha + beta)
-        return between(last, first, remaining, y)
+        return exact_at_ends(last, first, remaining, y)
 
 
 @value
@@ -327,7 +327,7 @@ class cosine_decay_restarts(Schedule):
                 )
         cycle, remaining = _decay_cycle(as_count(count), self.first_decay_steps, self.t_mul)
         height = jnp.power(scalar(self.m_mul), cycle)
-        init, alpha = number(self.init_value), number(self.alpha)
+        init, alpha = number_of_field(self.init_value), number_of_field(self.alpha)
         y = init * ((1.0 - alpha) * height * half_cosine(remaining) + alpha)
         return jnp.where(as_count(count) <= 0, scalar(init), y)
 
@@ -335,14 +335,14 @@ class cosine_decay_restarts(Schedule):
 def _decay_cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
     """Return the index of the cycle of each count, and the remaining fraction of the cycle."""
     if t_mul == 1:
-        cycle = quotient(count, first)
+        cycle = whole_periods(count, first)
         if isinstance(first, int) and first <= LARGEST:
             count = count % jnp.asarray(first, count.dtype)
         else:
             count = scalar(count) % first
-        return cycle, fractions(count, first)[0]
+        return cycle, fractions_of_period(count, first)[0]
     starts, lengths = _decay_cycles(first, t_mul)
-    cycle = segment(count, starts[1:])
+    cycle = segment_of_count(count, starts[1:])
     if jnp.issubdtype(count.dtype, jnp.integer):
         # Subtracted as integers, because float32 rounds counts above 2**24.
         floors = np.floor(starts)

@@ -14,15 +14,15 @@ from gradxform.schedules.schedule import (
     Composite,
     Schedule,
     as_count,
-    between,
     check_steps,
-    fractions,
+    exact_at_ends,
+    fractions_of_period,
     half_cosine,
     is_known,
     is_open,
-    number,
+    number_of_field,
     same_dtype,
-    since,
+    steps_since,
 )
 from gradxform.types import Array, Finite, NonNegative, Positive
 from gradxform.values.fields import value
@@ -95,7 +95,7 @@ class join_schedules(Schedule):
         y = jnp.broadcast_to(scalar(self.schedules[0](count)), count.shape)
         for begin, schedule in zip(self.boundaries, self.schedules[1:], strict=True):
             now, first = same_dtype(count, begin)
-            y = jnp.where(now < first, y, scalar(schedule(since(count, begin))))
+            y = jnp.where(now < first, y, scalar(schedule(steps_since(count, begin))))
         return y
 
 
@@ -125,7 +125,7 @@ class warmup_constant_schedule(Composite):
 
     def expand(self) -> join_schedules:
         """Return the line joined to the constant."""
-        return _joined_after_warmup(self, constant_schedule(number(self.peak_value)))
+        return _joined_after_warmup(self, constant_schedule(number_of_field(self.peak_value)))
 
 
 @value
@@ -171,12 +171,12 @@ class warmup_cosine_decay_schedule(Schedule):
         count = as_count(count)
         climb = linear_schedule(self.init_value, self.peak_value, self.warmup_steps)(count)
         steps = _add_joined_steps(self.decay_steps, self.warmup_steps, sign=-1)
-        remaining, _ = fractions(since(count, self.warmup_steps), steps)
+        remaining, _ = fractions_of_period(steps_since(count, self.warmup_steps), steps)
         cosine = half_cosine(remaining)
         if not (is_known(self.exponent) and self.exponent == 1):
             cosine = jnp.power(cosine, scalar(self.exponent))
-        peak, end = number(self.peak_value), number(self.end_value)
-        decay = between(end, peak, cosine, end + (peak - end) * cosine)
+        peak, end = number_of_field(self.peak_value), number_of_field(self.end_value)
+        decay = exact_at_ends(end, peak, cosine, end + (peak - end) * cosine)
         now, first = same_dtype(count, self.warmup_steps)
         return jnp.where(now < first, climb, decay)
 

@@ -11,13 +11,13 @@ from gradxform.schedules.schedule import (
     LARGEST,
     Schedule,
     as_count,
-    between,
     check_steps,
+    exact_at_ends,
     first_count,
-    fractions,
+    fractions_of_period,
     half_cosine,
     is_known,
-    number,
+    number_of_field,
     same_dtype,
 )
 from gradxform.types import Array, Choice, Finite, NonNegative, Positive
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 
-def wave(count: Array, steps: Any, periods: Any) -> Array:
+def cosine_wave(count: Array, steps: Any, periods: Any) -> Array:
     """Return (1 + cos(2 pi periods t)) / 2, with t = min(count / steps, 1)."""
     halves = _exact_periods(count, steps, 2 * periods) if is_known(periods) else None
     if halves is None:
-        _, elapsed = fractions(count, steps)
-        return jnp.square(jnp.cos(math.pi * number(periods) * elapsed))
+        _, elapsed = fractions_of_period(count, steps)
+        return jnp.square(jnp.cos(math.pi * number_of_field(periods) * elapsed))
     phase = (halves * jnp.minimum(count, steps)) % (2 * steps)
     return jnp.square(jnp.sin(scalar(phase - steps) * (0.5 * math.pi / steps)))
 
@@ -45,8 +45,8 @@ def _periodic_sawtooth(count: Array, steps: Any, periods: Any) -> Array:
     """Return the remaining fraction of the current one of the `periods` in `steps`, 1 to 0."""
     multiple = _exact_periods(count, steps, periods)
     if multiple is None:
-        _, elapsed = fractions(count, steps)
-        return 1.0 - (number(periods) * elapsed) % 1.0
+        _, elapsed = fractions_of_period(count, steps)
+        return 1.0 - (number_of_field(periods) * elapsed) % 1.0
     return scalar(steps - (multiple * jnp.minimum(count, steps)) % steps) / float(steps)
 
 
@@ -63,9 +63,9 @@ def _zeroed_after_periods(y: Array, part: Any, count: Array) -> Array:
     after, periods, steps = part.zero_after, part.num_periods, part.decay_steps
     if after is None:
         return y
-    _, elapsed = fractions(count, steps)
+    _, elapsed = fractions_of_period(count, steps)
     if not all(is_known(x) for x in (after, periods, steps)):
-        return jnp.where(number(periods) * elapsed >= number(after), 0.0, y)
+        return jnp.where(number_of_field(periods) * elapsed >= number_of_field(after), 0.0, y)
     first = after * steps / periods
     if first > steps * (1 + 1e-12):  # never: the count stops at the end
         return y
@@ -97,7 +97,7 @@ class linear_sign_decay(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the remaining fraction of the decay."""
-        remaining, _ = fractions(as_count(count), self.decay_steps)
+        remaining, _ = fractions_of_period(as_count(count), self.decay_steps)
         return remaining
 
 
@@ -128,7 +128,9 @@ class cosine_sign_decay(Schedule):
     def __call__(self, count: Any) -> Array:
         """Return the cosine's value."""
         count = as_count(count)
-        return _zeroed_after_periods(wave(count, self.decay_steps, self.num_periods), self, count)
+        return _zeroed_after_periods(
+            cosine_wave(count, self.decay_steps, self.num_periods), self, count
+        )
 
 
 @value
@@ -214,12 +216,12 @@ class cyclic_schedule(Schedule):
         n, steps = same_dtype(count, self.transition_steps)
         # Twice the steps may be beyond int32, two climbs are not.
         climbs, past = n // steps, n % steps
-        remaining, elapsed = fractions(past, self.transition_steps)
+        remaining, elapsed = fractions_of_period(past, self.transition_steps)
         falls = climbs % 2 == 1
         share = jnp.where(falls, remaining, elapsed)
-        init, peak = number(self.init_value), number(self.peak_value)
+        init, peak = number_of_field(self.init_value), number_of_field(self.peak_value)
         if self.mode == "triangular":
-            return between(init, peak, share, init + (peak - init) * share)
+            return exact_at_ends(init, peak, share, init + (peak - init) * share)
         if self.mode == "triangular2":
             height = jnp.exp2(-scalar(climbs // 2))
         else:
@@ -227,4 +229,4 @@ class cyclic_schedule(Schedule):
             log = math.log(gamma) if is_known(gamma) else jnp.log(scalar(gamma))
             height = jnp.exp(scalar(count) * log)
         share = share * height
-        return between(init, peak, share, init + (peak - init) * share)
+        return exact_at_ends(init, peak, share, init + (peak - init) * share)

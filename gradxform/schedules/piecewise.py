@@ -15,12 +15,12 @@ from gradxform.schedules.schedule import (
     Schedule,
     as_count,
     check_steps,
-    fractions,
+    fractions_of_period,
     half_cosine,
     is_known,
     is_open,
-    number,
-    segment,
+    number_of_field,
+    segment_of_count,
 )
 from gradxform.types import Array, Choice, Finite, Positive, StaticTree
 from gradxform.values import FrozenTree
@@ -89,9 +89,9 @@ def _piecewise_steps_and_values(part: Any) -> tuple[list[int], list[Any]]:
     pairs = part.boundaries_and_scales or ()
     if isinstance(pairs, FrozenTree):
         pairs = sorted(pairs.unfreeze().items())
-    values = [number(part.init_value)]
+    values = [number_of_field(part.init_value)]
     for _, scale in pairs:
-        values.append(values[-1] * number(scale))
+        values.append(values[-1] * number_of_field(scale))
     return [step for step, _ in pairs], values
 
 
@@ -119,7 +119,7 @@ class piecewise_constant_schedule(Schedule):
     def __call__(self, count: Any) -> Array:
         """Return the value at `count`."""
         steps, values = _piecewise_steps_and_values(self)
-        return jnp.stack([scalar(v) for v in values])[segment(as_count(count), steps)]
+        return jnp.stack([scalar(v) for v in values])[segment_of_count(as_count(count), steps)]
 
 
 @value
@@ -155,11 +155,11 @@ class piecewise_interpolate_schedule(Schedule):
         steps, values = _piecewise_steps_and_values(self)
         if steps and steps[-1] > LARGEST:  # which the dtype of counts cannot hold
             count = scalar(count)
-        index = segment(count, steps)
+        index = segment_of_count(count, steps)
         begins = np.asarray([0, *steps], np.dtype(count.dtype))
         lengths = np.append(np.maximum(np.diff(begins), 1), np.ones((), begins.dtype))
         since_begin = count - jnp.asarray(begins)[index]
-        remaining, elapsed = fractions(since_begin, jnp.asarray(lengths)[index])
+        remaining, elapsed = fractions_of_period(since_begin, jnp.asarray(lengths)[index])
         if self.interpolate_type == "cosine":
             remaining, elapsed = half_cosine(remaining), half_cosine(elapsed)
         table = jnp.stack([scalar(v) for v in [*values, values[-1]]])
@@ -226,13 +226,15 @@ class linear_onecycle_schedule(Composite):
 
     def expand(self) -> piecewise_interpolate_schedule:
         """Return the piecewise interpolation."""
-        steps, div = int(self.transition_steps), number(self.div_factor)
+        steps, div = int(self.transition_steps), number_of_field(self.div_factor)
         scales = (
             (int(self.pct_start * steps), div),
             (int(self.pct_final * steps), 1.0 / div),
-            (steps, 1.0 / number(self.final_div_factor)),
+            (steps, 1.0 / number_of_field(self.final_div_factor)),
         )
-        return piecewise_interpolate_schedule("linear", number(self.peak_value) / div, scales)
+        return piecewise_interpolate_schedule(
+            "linear", number_of_field(self.peak_value) / div, scales
+        )
 
 
 @value
@@ -267,9 +269,11 @@ class cosine_onecycle_schedule(Composite):
 
     def expand(self) -> piecewise_interpolate_schedule:
         """Return the piecewise interpolation."""
-        steps, div = int(self.transition_steps), number(self.div_factor)
+        steps, div = int(self.transition_steps), number_of_field(self.div_factor)
         scales = (
             (int(self.pct_start * steps), div),
-            (steps, 1.0 / (div * number(self.final_div_factor))),
+            (steps, 1.0 / (div * number_of_field(self.final_div_factor))),
         )
-        return piecewise_interpolate_schedule("cosine", number(self.peak_value) / div, scales)
+        return piecewise_interpolate_schedule(
+            "cosine", number_of_field(self.peak_value) / div, scales
+        )

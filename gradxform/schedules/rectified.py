@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gradxform.errors import require_at_least, require_finite
 from gradxform.numerics import scalar
-from gradxform.schedules.schedule import Schedule, as_count, number
+from gradxform.schedules.schedule import Schedule, as_count, number_of_field
 from gradxform.types import Array, Decay, Scalar
 from gradxform.values.fields import value
 
@@ -46,7 +46,7 @@ class rectified_warmup_schedule(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the factor."""
-        b2, threshold = number(self.b2), number(self.threshold)
+        b2, threshold = number_of_field(self.b2), number_of_field(self.threshold)
         is_defined, c = rectification(b2, scalar(as_count(count)) + 1, threshold)
         return jnp.where(is_defined, c, 0)
 

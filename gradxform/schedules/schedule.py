@@ -69,7 +69,7 @@ def is_open(x: Any) -> bool:
     return is_live(x) or isinstance(x, Hole)
 
 
-def number(x: Any) -> Any:
+def number_of_field(x: Any) -> Any:
     """Return a field for arithmetic: a Python number as it is, or else a floating array."""
     return x if is_known(x) else scalar(x)
 
@@ -123,13 +123,13 @@ def same_dtype(count: Array, steps: Any) -> tuple[Array, Array]:
     return count.astype(dtype), jnp.asarray(steps, dtype)
 
 
-def since(count: Any, begin: Any) -> Array:
+def steps_since(count: Any, begin: Any) -> Array:
     """Return the number of steps after the first `begin`, at least 0."""
     count, begin = same_dtype(as_count(count), begin)
     return jnp.maximum(count - begin, 0)
 
 
-def fractions(count: Array, steps: Any) -> tuple[Array, Array]:
+def fractions_of_period(count: Array, steps: Any) -> tuple[Array, Array]:
     """Return the remaining and the elapsed fraction of a period of `steps`; 0 and 1 after it."""
     count, steps = same_dtype(count, steps)
     count = jnp.minimum(count, steps)
@@ -139,7 +139,7 @@ def fractions(count: Array, steps: Any) -> tuple[Array, Array]:
     return remaining, jnp.where(count >= steps, 1.0, scalar(count) / length)
 
 
-def quotient(count: Array, steps: Any) -> Array:
+def whole_periods(count: Array, steps: Any) -> Array:
     """Return how many whole periods of `steps` have passed, as a float."""
     count, steps = same_dtype(count, steps)
     return scalar(count // steps)
@@ -151,7 +151,7 @@ def first_count(steps: float) -> int:
     return nearest if math.isclose(steps, nearest, rel_tol=1e-12) else math.ceil(steps)
 
 
-def segment(count: Array, starts: Any) -> Array:
+def segment_of_count(count: Array, starts: Any) -> Array:
     """Return how many of the increasing `starts` each count has reached, as int32."""
     is_integer = jnp.issubdtype(count.dtype, jnp.integer)
     if is_integer:  # a start that no integer count reaches would not fit
@@ -165,7 +165,7 @@ def half_cosine(remaining: Array) -> Array:
     return jnp.square(jnp.sin((0.5 * math.pi) * remaining))
 
 
-def between(low: Any, high: Any, share: Array, y: Array) -> Array:
+def exact_at_ends(low: Any, high: Any, share: Array, y: Array) -> Array:
     """Return `y`, but exactly `high` where its share is 1 and `low` where it is 0.
 
     What a formula adds up to there may be off by a rounding.

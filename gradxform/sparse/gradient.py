@@ -61,7 +61,7 @@ def value_and_grad(
       TypeError: when called, if a differentiated leaf is not a real floating array, or the loss is
         not a real scalar.
     """
-    return differentiated("value_and_grad", loss_fn, where, argnums, has_aux, mixed)
+    return value_and_grad_of_part("value_and_grad", loss_fn, where, argnums, has_aux, mixed)
 
 
 def grad(
@@ -89,7 +89,7 @@ def grad(
       ValueError: as `value_and_grad`.
       TypeError: as `value_and_grad`.
     """
-    both = differentiated("grad", loss_fn, where, argnums, has_aux, mixed)
+    both = value_and_grad_of_part("grad", loss_fn, where, argnums, has_aux, mixed)
 
     @functools.wraps(loss_fn, updated=())
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def grad(
     return gradient
 
 
-def differentiated(
+def value_and_grad_of_part(
     part: str,
     loss_fn: Any,
     where: Any,

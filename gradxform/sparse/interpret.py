@@ -49,7 +49,7 @@ class DenseUse(NamedTuple):
 
 
 @jax.custom_jvp
-def attach(values: Array, probe: Array) -> Array:
+def attach_probe(values: Array, probe: Array) -> Array:
     """Return `values`, with the derivative of `values + probe`.
 
     Unlike the sum, this keeps the sign of a zero.
@@ -58,11 +58,11 @@ def attach(values: Array, probe: Array) -> Array:
     return looked_up(values)
 
 
-@functools.partial(attach.defjvp, symbolic_zeros=True)
+@functools.partial(attach_probe.defjvp, symbolic_zeros=True)
 def _attach_probe_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     nonzero = [t for t in tangents if not isinstance(t, SymbolicZero)]
     tangent = functools.reduce(jnp.add, nonzero) if nonzero else jnp.zeros_like(primals[0])
-    return attach(*primals), tangent
+    return attach_probe(*primals), tangent
 
 
 class Step(abc.ABC):

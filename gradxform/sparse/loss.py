@@ -10,9 +10,9 @@ from gradxform._jax import jaxprs
 from gradxform.errors import shown
 from gradxform.leaves import Path, path_str
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.sparse.interpret import DenseUse, Table, attach
+from gradxform.sparse.interpret import DenseUse, Table, attach_probe
 from gradxform.sparse.lookups import Source
-from gradxform.sparse.plans import plan
+from gradxform.sparse.plans import plan_of_jaxpr
 from gradxform.types import Array
 
 
@@ -50,10 +50,10 @@ class Loss:
         tables = [Source(i, (leaf.value.dtype,)) for i, leaf in enumerate(self.tables)]
         sources = self._merged(tables, [None] * (len(leaves) - len(tables)))
         is_loss = [i == 0 for i, _ in enumerate(jaxpr.outvars)]
-        self.plan = plan(jaxpr, consts, sources, is_loss)
+        self.plan = plan_of_jaxpr(jaxpr, consts, sources, is_loss)
 
     def differentiate(self, mixed: str, unused: Any) -> tuple[Any, Any, list[Any]]:
-        """Return the loss, `aux`, and the gradients of the leaves; see `differentiated`."""
+        """Return the loss, `aux`, and the gradients of the leaves; see `value_and_grad_of_part`."""
         if self.plan.dense and mixed == "error":
             raise ValueError(self._refusal(self.plan.dense[0]))
         free = [leaf.value for leaf in self.leaves if not leaf.is_table]
@@ -62,7 +62,7 @@ class Loss:
 
         def run(free: list[Any], dense: dict[int, Any], probes: list[Any]) -> tuple[Any, Any]:
             tables = [Table(leaf.value, dense.get(t)) for t, leaf in enumerate(self.tables)]
-            out, rows = self.plan.run(self._merged(tables, free), probes, attach)
+            out, rows = self.plan.run(self._merged(tables, free), probes, attach_probe)
             loss, *aux = (x.look if isinstance(x, Table) else x for x in out)
             return loss, (aux, rows)
 

@@ -49,7 +49,7 @@ class Setting(NamedTuple):
 TOP = Setting()
 
 
-def plan(
+def plan_of_jaxpr(
     jaxpr: Any,
     consts: Sequence[Any],
     sources: Sequence[Source | None],
@@ -108,19 +108,19 @@ class _LookupPlanner:
 
     def steps_of(self, parts: list[Any]) -> list[Step]:
         """Return the steps, with each run of equations between them as one `Plain` step."""
-        needed = set(jaxprs.variables(self.jaxpr.outvars))
+        needed = set(jaxprs.variables_in(self.jaxpr.outvars))
         steps: list[Step] = []
         # From the end, because a step writes only what later ones read.
         for part in reversed(parts):
             if isinstance(part, list):
-                outputs = jaxprs.variables(v for eqn in part for v in eqn.outvars)
-                inputs = jaxprs.variables(v for eqn in part for v in eqn.invars)
+                outputs = jaxprs.variables_in(v for eqn in part for v in eqn.outvars)
+                inputs = jaxprs.variables_in(v for eqn in part for v in eqn.invars)
                 inside = set(outputs)
                 reads = [v for v in inputs if v not in inside]
                 writes = [v for v in outputs if v in needed]
                 function = jaxprs.as_function(self.jaxpr, part, reads, writes)
                 part = Plain(function, reads, writes)
-            needed |= set(jaxprs.variables(part.reads))
+            needed |= set(jaxprs.variables_in(part.reads))
             steps.append(part)
         return steps[::-1]
 
@@ -142,7 +142,7 @@ class _LookupPlanner:
             return self.inline(eqn, *inner)
         if name == "custom_jvp_call":
             if self.setting.linear:  # the derivative of a linear function is the function itself
-                return self.inline(eqn, *jaxprs.opened(eqn.params["call_jaxpr"]))
+                return self.inline(eqn, *jaxprs.as_open_jaxpr(eqn.params["call_jaxpr"]))
             return self.custom_jvp(eqn)
         if (body := jaxprs.rematerialized(eqn)) is not None:
             inner_plan = self.inner(eqn, body, [])
@@ -166,7 +166,7 @@ class _LookupPlanner:
 
     def function(self, eqn: Any) -> tuple[Any, list[Any], list[Any]]:
         """Return `eqn` as a function, and the variables that it reads and writes."""
-        reads, writes = jaxprs.variables(eqn.invars), jaxprs.variables(eqn.outvars)
+        reads, writes = jaxprs.variables_in(eqn.invars), jaxprs.variables_in(eqn.outvars)
         return jaxprs.as_function(self.jaxpr, [eqn], reads, writes), reads, writes
 
     def alias(self, eqn: Any) -> Step | None:
@@ -203,7 +203,9 @@ class _LookupPlanner:
         library = jaxprs.is_library_function(jaxpr)
         call = jaxprs.line_of(eqn, self.setting.call) if library else None
         sources = [self.source(v) for v in eqn.invars] if sources is None else sources
-        inner_plan = plan(jaxpr, consts, sources, differentiated, self.setting._replace(call=call))
+        inner_plan = plan_of_jaxpr(
+            jaxpr, consts, sources, differentiated, self.setting._replace(call=call)
+        )
         self.dense += inner_plan.dense
         return inner_plan
 
@@ -213,7 +215,7 @@ class _LookupPlanner:
         return Inline(inner_plan, eqn.invars, eqn.outvars) if _plan_has_tables(inner_plan) else None
 
     def scan(self, eqn: Any) -> Step | None:
-        jaxpr, consts = jaxprs.opened(eqn.params["jaxpr"])
+        jaxpr, consts = jaxprs.as_open_jaxpr(eqn.params["jaxpr"])
         # Outside, the arrays that are scanned over have one more axis than in the body.
         carried = sum(map(_same_rank_in_plan, eqn.outvars, jaxpr.outvars))
         constants = sum(map(_same_rank_in_plan, eqn.invars, jaxpr.invars)) - carried
@@ -247,7 +249,7 @@ class _LookupPlanner:
         tables = [self.source(v) for v in reads]
         sources = [None] * len(reads) + [tables[i] for i in inexact_reads]
         differentiated = [False] * len(writes) + [writes[i] in self.alive for i in inexact_writes]
-        inner_plan = plan(jaxpr, consts, sources, differentiated, Setting(linear=True))
+        inner_plan = plan_of_jaxpr(jaxpr, consts, sources, differentiated, Setting(linear=True))
         if inner_plan.dense or any(inner_plan.sources):
             return self.refuse(eqn, [v for v, s in zip(reads, tables, strict=True) if s])
         if not inner_plan.lookups:
@@ -272,7 +274,7 @@ def _differentiated_results_in_plan(eqn: Any, alive: set[Any]) -> list[bool]:
 def _alive_variables_in_plan(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
     """Return the variables on which the derivatives of these outputs may depend."""
     outputs = [v for v, flag in zip(jaxpr.outvars, differentiated, strict=True) if flag]
-    alive = set(jaxprs.variables(outputs))
+    alive = set(jaxprs.variables_in(outputs))
     for eqn in reversed(jaxpr.eqns):
         flags = _differentiated_results_in_plan(eqn, alive)
         if not any(flags) or eqn.primitive.name == "stop_gradient":
@@ -284,5 +286,5 @@ def _alive_variables_in_plan(jaxpr: Any, differentiated: Sequence[bool]) -> set[
         if body is not None:
             needed = _alive_variables_in_plan(body, flags)
             inputs = [v for v, w in zip(eqn.invars, body.invars, strict=True) if w in needed]
-        alive |= set(jaxprs.variables(inputs))
+        alive |= set(jaxprs.variables_in(inputs))
     return alive

@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 
 from gradxform.base import GradientTransformation, check_transform
-from gradxform.base.methods import noted
+from gradxform.base.methods import noted_init
 from gradxform.errors import name_of
 from gradxform.leaves import names_of, with_paths
 from gradxform.schedules import Schedule
@@ -308,7 +308,7 @@ class _PartRecorder:
         if isinstance(x, GradientTransformation):
             parts = [self._field(v, (*place, k)) for k, v in _described_fields(x).items()]
             copy = with_parts(x, parts) if parts else object.__new__(type(x))
-            init = noted(type(x).init).__get__(copy)
+            init = noted_init(type(x).init).__get__(copy)
             if isinstance(x, param_groups):
                 init = functools.partial(self._with_groups, x, init)
             return self._recording(copy, init, place)

@@ -13,7 +13,7 @@ def size(n: int) -> str:
     return f"{n} B"
 
 
-def wrap(text: str, width: int, first: str, rest: str) -> list[str]:
+def wrapped_lines(text: str, width: int, first: str, rest: str) -> list[str]:
     """Return a text as lines with these indents, without breaking words."""
     return textwrap.wrap(
         text,
@@ -81,7 +81,7 @@ def _wrapped_cell_of_table(cell: list[str], column: Column, indent: str) -> list
     if column.width is None:
         return [indent + text for text in cell]
     rest = indent + " " * column.hang
-    return [line for text in cell for line in wrap(text, column.width, indent, rest)]
+    return [line for text in cell for line in wrapped_lines(text, column.width, indent, rest)]
 
 
 def _padded_row_of_table(columns: list[list[str]]) -> list[list[str]]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._jax.jaxprs import jaxprs_of, line_of, opened, variables
+from gradxform._jax.jaxprs import as_open_jaxpr, jaxprs_of, line_of, variables_in
 from gradxform.base import Transform
 from gradxform.testing.case import Case
 from gradxform.tree.apply import apply_updates
@@ -139,8 +139,8 @@ def run(
 
 def wide_numbers(program: Any) -> Iterator[str]:
     """Yield the operations of a traced program with float64 results, except random draws."""
-    for eqn in opened(program)[0].eqns:
-        if any(is_key(v.aval) for v in variables(eqn.invars)):
+    for eqn in as_open_jaxpr(program)[0].eqns:
+        if any(is_key(v.aval) for v in variables_in(eqn.invars)):
             continue
         inner = [jaxpr for _, jaxpr in jaxprs_of(eqn)]
         for jaxpr in inner:

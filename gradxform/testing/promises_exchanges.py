@@ -9,7 +9,7 @@ from gradxform.base import GradientTransformation, Transform, call_update
 from gradxform.distributed.averaging.exchange import Exchanging
 from gradxform.distributed.specs.slot_dims import as_seen
 from gradxform.distributed.wire.axis import axis_names
-from gradxform.distributed.wire.decisions import differing
+from gradxform.distributed.wire.decisions import differing_results
 from gradxform.errors import name_of
 from gradxform.testing.case import Case
 from gradxform.testing.promise import Broken, Skipped, leaves_of, promise
@@ -68,7 +68,7 @@ def _check_axes(case: Case, part: Any) -> bool:
     for name in says - {name for axis in apart for name in axis_names(axis)}:
         divided = _check_division(part, name, p, says)
         flags = [True] * len(jax.tree.leaves(g)) + divided + [False] * len(jax.tree.leaves(p))
-        differs = any(differing(program, flags, name)[: len(jax.tree.leaves(updates))])
+        differs = any(differing_results(program, flags, name)[: len(jax.tree.leaves(updates))])
         _check_wholeness(part, name, not differs)
     return True
 

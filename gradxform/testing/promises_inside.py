@@ -147,8 +147,8 @@ def what_is_inside_is_told_of_moves(case: Case) -> None:
 
 
 @promise(
-    "A wrapper around others, and inside others, tells what it holds of every change: see `told` "
-    "and `holds` in CONTRIBUTING.md."
+    "A wrapper around others, and inside others, tells what it holds of every change: see "
+    "`told_change` and `holds` in CONTRIBUTING.md."
 )
 def moves_are_known_on_both_sides(case: Case) -> None:
     """A copy inside follows the parameters with `lookahead`, masters or an average of replicas."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.distributed.wire.decisions import differing
+from gradxform.distributed.wire.decisions import differing_results
 from gradxform.leaves import is_hole, path_str, with_paths
 from gradxform.testing.case import Case
 from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, promise, run
@@ -22,7 +22,7 @@ from gradxform.tree.apply import apply_updates
 from gradxform.tree.state import get, get_all_with_path
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.checks import Guard
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.finite import sizes_of
@@ -281,7 +281,7 @@ def _depends_on_extra(case: Case, state: OptState, p: Params, g: Updates) -> boo
     sizes = sizes_of(g) if tx.looks_at_gradients else None
     extra = {k: jnp.asarray(x) for k, x in case.extra_of(g, p).items() if not callable(x)}
     program = jax.make_jaxpr(lambda extra: tx.flags(state, extra, sizes))(extra)
-    return any(differing(program, [True] * len(extra), ""))
+    return any(differing_results(program, [True] * len(extra), ""))
 
 
 # ------------------------------------------------------------------------ what comes after it
@@ -325,6 +325,6 @@ def what_comes_after_takes_its_updates(case: Case) -> None:
         _check("the snapshot after it", _arrays(get(state, CLIPPED)), _arrays(clipped), "clipped")
         _check("updates", _arrays(updates), _arrays(changed), f"clipped, times {_half(n)}")
         if records_params(case.tx):
-            its_state = told(case.tx, its_state, p, own, changed)
+            its_state = told_change(case.tx, its_state, p, own, changed)
         p = apply_updates(p, updates)
     check_close("its state", state[0], its_state, 1e-4, what=", told of what became of its updates")

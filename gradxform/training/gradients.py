@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from gradxform.errors import TypeAndRuntimeError, TypeAndValueError, must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
-from gradxform.sparse.gradient import differentiated
+from gradxform.sparse.gradient import value_and_grad_of_part
 from gradxform.sparse.loss import check_loss, pair_of
 from gradxform.training.dependence import Dependence
-from gradxform.training.var_list import listed, selected
+from gradxform.training.var_list import quoted_paths, selected_by_choice
 from gradxform.types import Array, Params, Updates
 from gradxform.wrappers.loss_scale import times_scale
 
@@ -135,7 +135,7 @@ def gradients_of(
         treedef, [x if i else None for i, x in zip(on, leaves, strict=True)]
     )
     if sparse:
-        both = differentiated(
+        both = value_and_grad_of_part(
             part, objective, lambda path, _: path in sparse, 0, True, "error", unused=None
         )
     else:
@@ -154,10 +154,10 @@ def _params_for_gradients(
     """Return for each parameter whether the field selects it."""
     if choice is None:
         return [default] * len(paths)
-    chosen = selected(part, field, choice, params)
+    chosen = selected_by_choice(part, field, choice, params)
     if not any(chosen):
         raise ValueError(
-            f"{part}: {field} selects none of the parameters {listed(paths) or '(none)'}."
+            f"{part}: {field} selects none of the parameters {quoted_paths(paths) or '(none)'}."
         )
     return chosen
 

@@ -16,7 +16,7 @@ from gradxform.leaves import is_hole, with_paths
 from gradxform.run_states.metrics import current_step
 from gradxform.training import keras_attributes
 from gradxform.training.graph_arguments import check_name
-from gradxform.training.state_names import as_numpy, fitting, names_of
+from gradxform.training.state_names import as_numpy, fitting_state, names_of
 from gradxform.training.var_list import index_of
 from gradxform.types import OptState
 from gradxform.values.config import to_config
@@ -54,7 +54,9 @@ class Held:
 
     @state.setter
     def state(self, state: OptState) -> None:
-        self._state = state if self._first_params is None else fitting(self._tx, state, self._state)
+        self._state = (
+            state if self._first_params is None else fitting_state(self._tx, state, self._state)
+        )
         with contextlib.suppress(ValueError):  # perhaps nothing in it counts steps
             self._iterations = int(np.max(np.asarray(current_step(state))))
 

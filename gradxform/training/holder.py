@@ -30,10 +30,10 @@ from gradxform.training.programs import (
     axes_named_by,
     check_replicas,
     gradients,
-    init,
+    init_program,
     run,
 )
-from gradxform.training.state_names import fitting
+from gradxform.training.state_names import fitting_state
 from gradxform.training.step import Asked, Numbers, begun_now, check_hashes, one_step, one_tree
 from gradxform.training.var_list import as_static
 from gradxform.types import OptState, Params, Updates
@@ -378,10 +378,16 @@ class Optimizer(Held):
         if self._first_params is None:
             is_alone = self._replicas is None and not axes_named_by(self._tx)
             tx = self._tx if is_alone else of_this_moment(self._tx)
-            state = tx.init(params) if is_alone else run(init, tx, self._replicas, tx, (), params)
+            state = (
+                tx.init(params)
+                if is_alone
+                else run(init_program, tx, self._replicas, tx, (), params)
+            )
             if self._iterations:
                 state = with_counts(state, jnp.asarray(self._iterations, jnp.int32))
-            self._state = state if self._state is None else fitting(self._tx, self._state, state)
+            self._state = (
+                state if self._state is None else fitting_state(self._tx, self._state, state)
+            )
             self._first_params = jax.eval_shape(lambda: params)
 
     def _advance(self, state: OptState) -> None:

@@ -9,7 +9,7 @@ import jax
 from gradxform.distributed.replicas import Replicas
 from gradxform.errors import must_be
 from gradxform.training.gradients import gradients_of
-from gradxform.training.step import Numbers, applied
+from gradxform.training.step import Numbers, applied_gradients
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
 from gradxform.wrappers.parts import all_parts
@@ -82,7 +82,7 @@ class Update(NamedTuple):
     flags: tuple[tuple[str, bool], ...] = ()  # extra arguments that are not arrays
 
 
-def init(tx: Any, _: Any, params: Params) -> OptState:
+def init_program(tx: Any, _: Any, params: Params) -> OptState:
     """Return the first state."""
     return tx.init(params)
 
@@ -99,4 +99,4 @@ def apply(
     """Return the parameters and the state after an update."""
     tx = put_live(static.tx, numbers.live) if numbers.live else static.tx
     extra = extra | dict(static.flags)
-    return applied("apply_gradients", tx, grads, state, params, numbers.step, None, extra)
+    return applied_gradients("apply_gradients", tx, grads, state, params, numbers.step, None, extra)

@@ -129,7 +129,7 @@ def as_like(name: str, new: Any, old: Any) -> Any:
     return jnp.array(array, dtype)
 
 
-def fitting(tx: Any, state: OptState, like: OptState) -> OptState:
+def fitting_state(tx: Any, state: OptState, like: OptState) -> OptState:
     """Return a state that was set, and require it to be like that of `init`."""
     wanted = jax.tree_util.tree_flatten_with_path(like)
     if jax.tree.structure(state) != wanted[1]:

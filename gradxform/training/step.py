@@ -22,13 +22,13 @@ from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
 from gradxform.training.loss_scales import scale_of_loss
-from gradxform.training.var_list import as_static, index_of, listed
+from gradxform.training.var_list import as_static, index_of, quoted_paths
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.values import put_live
 from gradxform.values.called import has_called
 from gradxform.values.content import is_hashable
-from gradxform.wrappers.loss_scale import unscaled
+from gradxform.wrappers.loss_scale import unscaled_updates
 
 
 def apply_gradients(
@@ -67,10 +67,12 @@ def apply_gradients(
         forms, or a pair is not one.
     """
     check_name(name)
-    return applied("apply_gradients", tx, grads, state, params, step, grads_and_vars, extra)
+    return applied_gradients(
+        "apply_gradients", tx, grads, state, params, step, grads_and_vars, extra
+    )
 
 
-def applied(
+def applied_gradients(
     part: str,
     tx: Any,
     grads: Updates,
@@ -92,8 +94,8 @@ def applied(
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
     if paths and all(map(is_hole, leaves_of(grads))):
         raise ValueError(
-            f"{part}: no gradients for any of the parameters {listed(paths)}. Does the loss depend "
-            "on them, and does var_list select any?"
+            f"{part}: no gradients for any of the parameters {quoted_paths(paths)}. Does the loss "
+            "depend on them, and does var_list select any?"
         )
     if check and isinstance(unwrapped(tx), GradientTransformation):
         unwrapped(tx).check_extra(extra)
@@ -147,7 +149,7 @@ def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> U
     gradients: list[Any] = [None] * len(paths)
     pairs = list(pairs)
     if paths and not pairs:
-        raise ValueError(f"{part}: {field} is empty; the parameters are {listed(paths)}.")
+        raise ValueError(f"{part}: {field} is empty; the parameters are {quoted_paths(paths)}.")
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"{part}: {field} must be pairs (gradient, path), got {shown(pair)}.")
@@ -288,7 +290,7 @@ def one_step(
     arguments = part, loss_fn, params, batch, differentiation, numbers.grad_loss
     out, grads = gradients_of(*arguments, scale)
     unscaled_grads = (
-        grads if scale is None else unscaled(grads, scale)
+        grads if scale is None else unscaled_updates(grads, scale)
     )  # left out if no part wants it
     extra = _extra_arguments_of_step(tx, asked, numbers, batch, out, unscaled_grads)
     if scale is not None and "grad_fn" in extra:
@@ -297,7 +299,7 @@ def one_step(
             "loss is not scaled; with loss_scale, use another optimizer."
         )
     extra |= begun_now(tx, state) | more
-    return *applied(part, tx, grads, state, params, numbers.step, None, extra, False), out
+    return *applied_gradients(part, tx, grads, state, params, numbers.step, None, extra, False), out
 
 
 def begun_now(tx: Any, state: OptState) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from gradxform.values import FrozenTree, is_function
 LISTED = 8
 
 
-def selected(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
+def selected_by_choice(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
     """Return for every leaf of a tree, in order, whether it is selected.
 
     Args:
@@ -63,7 +63,7 @@ def as_static(choice: Any) -> Any:
     return FrozenTree(choice) if is_tree else choice
 
 
-def listed(paths: Sequence[Path]) -> str:
+def quoted_paths(paths: Sequence[Path]) -> str:
     """Return paths for a message, the first few of many, as one writes them in a list."""
     more = ", ..." if len(paths) > LISTED else ""
     return ", ".join(repr("/".join(path)) for path in paths[:LISTED]) + more
@@ -95,7 +95,7 @@ def _no_such_path_in_var_list(
     hint = did_you_mean(path, path_names) or did_you_mean(path, ends, cutoff=0.0)
     return ValueError(
         f"{part}: {field} names no parameter, got {path!r}; the parameters are "
-        f"{listed(paths) or 'none'}.{hint}"
+        f"{quoted_paths(paths) or 'none'}.{hint}"
     )
 
 

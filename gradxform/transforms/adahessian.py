@@ -26,7 +26,7 @@ from gradxform.transforms.sophia import (
     curvature_now,
     hutchinson_estimator_diag_hessian,
 )
-from gradxform.transforms.tree_rules import columns
+from gradxform.transforms.tree_rules import columns_of
 from gradxform.types import (
     Array,
     Decay,
@@ -155,7 +155,7 @@ class scale_by_adahessian(WithDiagonal):
         count = safe_increment(state.count)
         of_m = bias_correction(self.b1, count)
         of_v = bias_correction(self.b2, safe_increment(state.count // self.update_interval))
-        _, _, vs, _ = columns(self, updates, state, params)
+        _, _, vs, _ = columns_of(self, updates, state, params)
         estimator_state, vs = curvature_now(
             self, updates, state, params, extra, vs, _average_of_hessian_square
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import count_and_debias, is_zero, over
 from gradxform.numerics.overflow import bounded_square
-from gradxform.transforms.tree_rules import columns, mean_moment
+from gradxform.transforms.tree_rules import columns_of, mean_moment
 from gradxform.types import (
     Array,
     Decay,
@@ -75,7 +75,7 @@ class scale_by_adai(ArrayRule):
         self, updates: Updates, state: ScaleByAdaiState, params: Params | None
     ) -> tuple[ScaleByAdaiState, Scalar]:
         """Return the advanced count, and the factor of v that makes its mean 1."""
-        gs, _, vs, _, _ = columns(self, updates, state, updates if params is None else params)
+        gs, _, vs, _, _ = columns_of(self, updates, state, updates if params is None else params)
         state, of_v = count_and_debias(state, self.b2)
         mean, _ = mean_moment(updates, gs, vs, self.b2, of_v)
         return state, over(of_v, mean, 0)

@@ -11,7 +11,7 @@ from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import must_be, name_of, require_at_least
 from gradxform.leaves import is_hole, masks, path_str, shape_of, with_paths
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.numerics import abs_sq, count_and_debias
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like, zeros_of_sums
@@ -159,7 +159,7 @@ class scale_by_adam_mini(ArrayRule):
         if is_function(self.blocks):
             return self._of_leaves(whole, updates)
         what = ("blocks", self.blocks, masks.hidden_paths(), tuple(engine.cuts_of(updates)))
-        return remembered(what, whole, lambda: self._of_leaves(whole, updates))
+        return remembered_by_structure(what, whole, lambda: self._of_leaves(whole, updates))
 
     def _of_leaves(self, whole: Updates, updates: Updates) -> list[_AdamMiniBlocks]:
         tree = self.blocks

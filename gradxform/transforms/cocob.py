@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.slots import full_like, zeros_like
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import Array, NonNegative, NonNegativeSlot, Params, Slot
 
 __all__ = [
@@ -63,7 +63,7 @@ class scale_by_cocob(ArrayRule):
     def init(self, params: Params) -> COCOBState:
         """Return a copy of the parameters, sums of zeros and the first L."""
         return COCOBState(
-            init_particles=copied(params),
+            init_particles=copied_params(params),
             cumulative_gradients=zeros_like(params),
             scale=full_like(params, self.eps),
             subgradients=zeros_like(params),

@@ -14,7 +14,7 @@ from gradxform.linalg.curvature.curvature import Diagonal, Seen, check_real
 from gradxform.numerics import at_least_float32, bias_correction, cast, over, safe_increment
 from gradxform.numerics.roots import power
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.sophia import estimated
+from gradxform.transforms.sophia import estimated_diagonal
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,
@@ -181,7 +181,7 @@ class scale_by_curvature_diagonal(ArrayRule):
         """Return the advanced state, the bias correction, and the estimate of each leaf."""
         count = safe_increment(state.count)
         inner = self.estimator, state.estimator_state
-        ds, estimator_state = estimated(self, *inner, updates, params, extra)
+        ds, estimator_state = estimated_diagonal(self, *inner, updates, params, extra)
         state = state._replace(count=count, estimator_state=estimator_state)
         return state, bias_correction(self.b2, count), PerLeaf(ds)
 

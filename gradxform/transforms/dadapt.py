@@ -22,7 +22,13 @@ from gradxform.numerics import (
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import atan2_root, over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, selected, tree_sums
+from gradxform.transforms.tree_rules import (
+    columns_of,
+    copied_params,
+    ratio_or_zero,
+    selected_by_mask,
+    tree_sums,
+)
 from gradxform.types import (
     Array,
     Decay,
@@ -152,7 +158,7 @@ class step_by_dadapt_adamw(ArrayRule):
         count, q = safe_increment(state.count), self.betas[1] ** 0.5
         k = state.estim_lr * value_at(self.learning_rate, state.count)
         k = k * _dadapt_moment_correction(self.betas, count)
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         product, sum_abs_s = tree_sums(_dadapt_sums, updates, leaves, q, (1 - q) * k, self.eps)
         r = q * state.numerator_weighted + (1 - q) * k * product
         d = jnp.maximum(state.estim_lr, ratio_or_zero(r, (1 - q) * sum_abs_s))
@@ -255,11 +261,11 @@ class step_by_prodigy(ArrayRule):
     def init(self, params: Params) -> ProdigyState:
         """Return averages of zeros, a copy of the parameters, and the first estimate."""
         masks.check_patterns(self, self.weight_decay_mask, params)
-        return ProdigyState(params0=copied(params), **_zero_dadapt_sums(self, params))
+        return ProdigyState(params0=copied_params(params), **_zero_dadapt_sums(self, params))
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
-        return selected(self, self.weight_decay_mask, updates)
+        return selected_by_mask(self, self.weight_decay_mask, updates)
 
     def _beta3(self) -> Scalar:
         return self.betas[1] ** 0.5 if self.beta3 is None else self.beta3
@@ -276,7 +282,7 @@ class step_by_prodigy(ArrayRule):
         )
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else k)
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         product, sum_abs_s = tree_sums(_prodigy_sums, updates, leaves, beta3, weight)
         r = beta3 * state.numerator_weighted + growth * k * product
         next_d = jnp.maximum(d, ratio_or_zero(self.estim_lr_coef * r, sum_abs_s))

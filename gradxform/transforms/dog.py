@@ -9,7 +9,7 @@ from gradxform.engine import global_norm
 from gradxform.errors import did_you_mean, name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import plus, scalar, scalar_dtype
 from gradxform.numerics.roots import root
-from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
+from gradxform.transforms.tree_rules import columns_of, copied_params, ratio_or_zero, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Slot, Updates
 
 __all__ = [
@@ -88,14 +88,14 @@ class scale_by_dog(ArrayRule):
             r = 0.0
         return DoGState(
             is_init_step=jnp.ones((), jnp.bool_),
-            init_params=copied(params),
+            init_params=copied_params(params),
             max_dist=scalar(r),
             sum_sq_norm_grads=jnp.zeros((), scalar_dtype()),
         )
 
     def prepare(self, updates: Updates, state: DoGState, params: Params) -> tuple[DoGState, Scalar]:
         """Return the new distance and sum, and the step size."""
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         squared_dist, squared_g = tree_sums(_dog_squares, updates, leaves)
         r = jnp.maximum(state.max_dist, root(squared_dist))
         s = state.sum_sq_norm_grads + squared_g
@@ -184,7 +184,7 @@ class scale_by_dowg(ArrayRule):
         """Return a copy of the parameters, and the first squared distance."""
         r2 = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
         return DoWGState(
-            init_params=copied(params),
+            init_params=copied_params(params),
             weighted_sq_norm_grads=jnp.zeros((), scalar_dtype()),
             estim_sq_dist=scalar(r2),
         )
@@ -194,7 +194,7 @@ class scale_by_dowg(ArrayRule):
     ) -> tuple[DoWGState, Scalar]:
         """Return the new distance and sum, and the step size."""
         squared_dist, squared_g = tree_sums(
-            _dog_squares, updates, columns(self, updates, state, params)
+            _dog_squares, updates, columns_of(self, updates, state, params)
         )
         r2 = jnp.maximum(state.estim_sq_dist, squared_dist)
         s = state.weighted_sq_norm_grads + r2 * squared_g

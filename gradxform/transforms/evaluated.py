@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import Params, PyTree
 
 __all__ = []
 
 
-def evaluates(field: str) -> tuple[Callable[..., dict[str, PyTree]], Callable[..., Any]]:
+def eval_methods_of(field: str) -> tuple[Callable[..., dict[str, PyTree]], Callable[..., Any]]:
     """Return the methods `evaluated` and `exchanged` of a state with one tree to evaluate.
 
     Args:
@@ -23,6 +23,6 @@ def evaluates(field: str) -> tuple[Callable[..., dict[str, PyTree]], Callable[..
 
     def exchanged(state: Any, name: str, params: Params) -> Any:
         """Return the state with `params` in the place of the tree."""
-        return state._replace(**{field: copied(params)})
+        return state._replace(**{field: copied_params(params)})
 
     return evaluated, exchanged

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform._jax.versions import whole
+from gradxform._jax.versions import with_whole_dims
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import dtype_of, like_params, shape_of
@@ -92,7 +92,7 @@ def _joined_factored_moments(parts: list[Array]) -> Array:
 
     Vectors sharded over different axes of a mesh do not have another sharding in common.
     """
-    return jnp.concatenate([whole(x) for x in parts]) if len(parts) > 1 else parts[0]
+    return jnp.concatenate([with_whole_dims(x) for x in parts]) if len(parts) > 1 else parts[0]
 
 
 def _placeholder_of_factored_moment(p: Any) -> Array:

@@ -11,7 +11,7 @@ from gradxform.leaves import path_at
 from gradxform.linalg.products import largest_entry
 from gradxform.numerics import over
 from gradxform.numerics.roots import norm
-from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes
+from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
@@ -73,7 +73,7 @@ class keep_matrix_norms(ArrayRule):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf which of its axes make a matrix, and how it is divided."""
-        leaves = wholes(self, self.weight_dimension_numbers, updates)
+        leaves = wholes_of(self, self.weight_dimension_numbers, updates)
         if self.norm == "spectral":
             for i, whole in enumerate(leaves):
                 if whole.rows or whole.columns:

@@ -22,7 +22,7 @@ from gradxform.numerics.roots import over_root, root
 from gradxform.slots import zero_count, zero_scalars_like, zeros_like
 from gradxform.transforms.clipping import unit_axes
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms, array_size
-from gradxform.transforms.scaling import WeightDecaySchedule, counted
+from gradxform.transforms.scaling import WeightDecaySchedule, counted_field
 from gradxform.types import (
     Array,
     Bound,
@@ -262,7 +262,7 @@ class undo_norm_growth(ArrayRule):
         params: Params | None,
     ) -> tuple[WeightDecaySchedule | EmptyState, Array, Array]:
         """Return the state, the factor, and factor - 1."""
-        state, *scheduled = counted(self, self.learning_rate, state, WeightDecaySchedule)
+        state, *scheduled = counted_field(self, self.learning_rate, state, WeightDecaySchedule)
         lr = scheduled[0] if scheduled else value_at(self.learning_rate, zero_count())
         square = jnp.square(lr)
         root = jnp.sqrt(1 + square)

@@ -8,7 +8,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment, scalar, value_at
 from gradxform.numerics.roots import cube_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import (
     Array,
     Decay,
@@ -79,7 +79,7 @@ class scale_by_madgrad(ArrayRule):
             count=zero_count(),
             grad_sum_sq=zeros_like(params),
             s=zeros_like(params),
-            x0=copied(params),
+            x0=copied_params(params),
         )
 
     def prepare(

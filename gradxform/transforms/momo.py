@@ -19,7 +19,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import as_loss, columns, decay_at, tree_sums
+from gradxform.transforms.tree_rules import as_loss, columns_of, decay_at, tree_sums
 from gradxform.types import (
     Array,
     Decay,
@@ -186,7 +186,7 @@ class step_by_momo(ArrayRule):
         beta, one_minus_beta = decay_at(self.beta, state.count)
         beta, one_minus_beta = jnp.where(is_first, 0, beta), jnp.where(is_first, 1, one_minus_beta)
         a = value_at(self.learning_rate, state.count)
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         norm, mp, gp = tree_sums(_momo_sums, updates, leaves, beta, one_minus_beta)
         f = _momo_average(state.barf, as_loss(self, value), beta, one_minus_beta)
         c = _momo_average(state.gamma, gp, beta, one_minus_beta)
@@ -312,7 +312,7 @@ class step_by_momo_adam(ArrayRule):
         s, of_v = 1 / bias_correction(self.b1, count), bias_correction(self.b2, count)
         b1, one_minus_b1 = decay_at(self.b1, count)
         scalars = b1, one_minus_b1, *decay_at(self.b2, count), of_v, self.eps
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         norm, mp, gp = tree_sums(_momo_adam_sums, updates, leaves, *scalars)
         f = _momo_average(state.barf, as_loss(self, value), b1, one_minus_b1)
         c = _momo_average(state.gamma, gp, b1, one_minus_b1)

@@ -13,7 +13,7 @@ from gradxform.numerics import not_zero, over, plus, scalar, taming
 from gradxform.numerics.roots import root
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.together import ScaledTogether
-from gradxform.transforms.tree_rules import columns, tree_sums
+from gradxform.transforms.tree_rules import columns_of, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 
 __all__ = [
@@ -128,7 +128,7 @@ class normalize_adaptively(ArrayRule):
     ) -> tuple[EmptyState, Array]:
         """Return 1 / |t g|."""
         (square,) = tree_sums(
-            _square_for_normalization, updates, columns(self, updates, state, params), self.eta
+            _square_for_normalization, updates, columns_of(self, updates, state, params), self.eta
         )
         return state, over(scalar(1.0), root(square), 0)
 

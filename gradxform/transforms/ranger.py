@@ -12,7 +12,7 @@ from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import root
 from gradxform.transforms.normalization import over_std
 from gradxform.transforms.pnm import positive_negative
-from gradxform.transforms.tree_rules import columns, mean_moment
+from gradxform.transforms.tree_rules import columns_of, mean_moment
 from gradxform.types import (
     Array,
     Decay,
@@ -93,7 +93,7 @@ class scale_by_ranger21(ArrayRule):
         self, updates: Updates, state: ScaleByRanger21State, params: Params
     ) -> tuple[ScaleByRanger21State, Scalar, Scalar, Scalar]:
         """Return the advanced count, the factors of the momentum and of v, and 1 / V."""
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
         state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
         mean, entries = mean_moment(updates, leaves[0], leaves[3], self.b2, of_v)
         return state, of_m, of_v, 1 / jnp.sqrt(mean + 1 / entries)

@@ -48,12 +48,12 @@ class WeightDecaySchedule(NamedTuple):
 ScaleState = EmptyState  # Optax's name for an empty state
 
 
-def start(kind: Any) -> Any:
+def start_of_field(kind: Any) -> Any:
     """Return the first state for a field that may be a schedule."""
     return kind() if kind is EmptyState else kind(count=zero_count())
 
 
-def counted(part: Any, x: Any, state: Any, kind: type) -> tuple[Any, ...]:
+def counted_field(part: Any, x: Any, state: Any, kind: type) -> tuple[Any, ...]:
     """Return the advanced state for a field that may be a schedule, and the schedule's value.
 
     A number does not need a count, and the rule reads it itself: `(EmptyState(),)`.
@@ -107,7 +107,7 @@ class _ScheduledScaling(ArrayRule):
         params: Params | None,
     ) -> tuple[Any, ...]:
         """Return the state and, for a schedule, this step's value."""
-        return counted(self, getattr(self, self.factor), state, ScaleByScheduleState)
+        return counted_field(self, getattr(self, self.factor), state, ScaleByScheduleState)
 
     def rule(self, g: Array, p: Array | None, scheduled: Scalar | None = None) -> Array:
         """Return the scaled update."""
@@ -204,7 +204,7 @@ class add_decayed_weights(ArrayRule):
 
     def init(self, params: Params) -> WeightDecaySchedule | EmptyState | MaskedState:
         """Return a count of 0 for a schedule, inside a MaskedState if there is a mask."""
-        inner = start(self._inner_state)
+        inner = start_of_field(self._inner_state)
         masks.check_patterns(self, self.mask, params)
         return inner if self.mask is None else MaskedState(inner)
 
@@ -216,7 +216,7 @@ class add_decayed_weights(ArrayRule):
     ) -> tuple[Any, ...]:
         """Return the state and, for a schedule, this step's decay."""
         inner = state if self.mask is None else state.inner_state
-        inner, *scheduled = counted(self, self.weight_decay, inner, WeightDecaySchedule)
+        inner, *scheduled = counted_field(self, self.weight_decay, inner, WeightDecaySchedule)
         return inner if self.mask is None else state._replace(inner_state=inner), *scheduled
 
     def active(self, tree: PyTree) -> PyTree | None:

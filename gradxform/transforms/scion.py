@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import over
-from gradxform.transforms.matrices.array_norms import Whole, arrays_of, whole_norm, wholes
+from gradxform.transforms.matrices.array_norms import Whole, arrays_of, whole_norm, wholes_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.orthogonal import with_norm
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
@@ -67,7 +67,7 @@ class scale_by_lmo(ArrayRule):
         """Return for every leaf which of its axes make a matrix, and how it is divided."""
         if self.norm == "rms":
             return arrays_of(updates)
-        return wholes(self, self.weight_dimension_numbers, updates)
+        return wholes_of(self, self.weight_dimension_numbers, updates)
 
     def rule(self, g: Array, p: Array | None, whole: Whole) -> Array:
         """Return the step of norm 1."""

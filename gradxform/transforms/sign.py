@@ -9,7 +9,7 @@ from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import count_and_debias
 from gradxform.numerics.roots import sign
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import Array, Choice, Decay, DType, NonNegative, Params, Positive, Scalar, Slot
 
 __all__ = [
@@ -150,7 +150,7 @@ class scale_by_focus(ArrayRule):
 
     def init(self, params: Params) -> ScaleByFocusState:
         """Return a momentum of zeros and a copy of the parameters."""
-        return first_state_of(self, params, target=copied(params))
+        return first_state_of(self, params, target=copied_params(params))
 
     def prepare(self, updates: None, state: ScaleByFocusState, params: Params) -> tuple[Any, ...]:
         """Return the advanced count, and the share of p in q, exactly 1 at first."""

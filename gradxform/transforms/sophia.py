@@ -26,7 +26,7 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import Columns, columns, live_key, tree_sums
+from gradxform.transforms.tree_rules import Columns, columns_of, live_key, tree_sums
 from gradxform.types import (
     Array,
     Bound,
@@ -172,7 +172,7 @@ def _sophia_estimate_if_due(
     return f(*operands) if is_due else operands
 
 
-def estimated(
+def estimated_diagonal(
     part: Any,
     estimator: Any,
     old_state: OptState,
@@ -222,7 +222,7 @@ def curvature_now(
 
     def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
         inner = part.hessian_diagonal_fn, old_state
-        ds, new_state = estimated(part, *inner, updates, params, extra)
+        ds, new_state = estimated_diagonal(part, *inner, updates, params, extra)
         return new_state, engine.map_rows(average, [hs, ds], part.b2, 1 - part.b2)
 
     is_due = state.count % part.update_interval == 0
@@ -316,7 +316,7 @@ class scale_by_sophia(WithDiagonal):
         """Return the advanced state, the factor of m, and the new curvature of each leaf."""
         count = safe_increment(state.count)
         of_m = bias_correction(self.b1, count) if self.debias else scalar(1.0)
-        leaves = columns(self, updates, state, params)
+        leaves = columns_of(self, updates, state, params)
 
         gs, ms, hs, ps = leaves
         estimator_state, hs = curvature_now(

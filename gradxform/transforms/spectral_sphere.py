@@ -11,7 +11,7 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.errors import require_non_negative
 from gradxform.linalg.products import norm_in_parts
-from gradxform.numerics.overflow import quotient
+from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.slots import zeros_like
 from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.transforms.momentum import TraceState
@@ -123,7 +123,7 @@ class scale_by_spectral_sphere(Orthogonalizing):
 def _normalized_for_spectral_sphere(x: Array) -> Array:
     """Return matrices of Frobenius norm 1, also of the largest numbers; zeros stay zeros."""
     largest, share = (jnp.where(part == 0, 1, part) for part in norm_in_parts(x))
-    return quotient(x, largest) / share
+    return quotient_by_shared(x, largest) / share
 
 
 def _spectral_sphere_zero(

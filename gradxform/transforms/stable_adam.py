@@ -12,7 +12,7 @@ from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import atan2_root, over_root, root
 from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
 from gradxform.transforms.matrices.array_norms import array_rms
-from gradxform.transforms.tree_rules import selected
+from gradxform.transforms.tree_rules import selected_by_mask
 from gradxform.types import (
     Array,
     Decay,
@@ -141,7 +141,7 @@ class scale_by_stable_adam(AdamMoments):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
-        return selected(self, self.mask, updates)
+        return selected_by_mask(self, self.mask, updates)
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, the factors of m and of v, and the weight decay."""

@@ -39,7 +39,7 @@ from gradxform.types import Array, Params, PyTree, Scalar, Updates
 Columns = list[list[Any]]
 
 
-def copied(params: Params, dtype: Any = None) -> PyTree:
+def copied_params(params: Params, dtype: Any = None) -> PyTree:
     """Return a copy of the parameters, in `dtype` or at least float32, as a slot that starts there.
 
     The copy never shares a buffer with the parameter, because both may be donated. A
@@ -96,7 +96,7 @@ def live_key(key: Any) -> Array:
     return jnp.asarray(key, jnp.uint32)
 
 
-def selected(part: Any, mask: Any, updates: Updates) -> list[bool]:
+def selected_by_mask(part: Any, mask: Any, updates: Updates) -> list[bool]:
     """Return for every leaf of the updates whether a mask selects it; without a mask, all are."""
     whole = engine.whole_shapes(updates)
     chosen = dict(with_paths(masks.resolve(part, True if mask is None else mask, whole)))
@@ -126,7 +126,7 @@ def as_loss(part: Any, value: Any) -> Array:
     return scalar(value)
 
 
-def columns(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
+def columns_of(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
     """Return the leaves that a rule takes: lists for the updates, every slot and the parameters.
 
     The lists are in the order of the rule's arguments; leaves without an update are left out.
@@ -176,7 +176,7 @@ def tree_sums(
       arrays: a function `arrays(*row, *scalars)` of a few operations, defined at module level,
         that returns a tuple of arrays.
       updates: the tree, whose leaves the rows belong to.
-      leaves: lists of leaves of equal length, as `columns` returns them.
+      leaves: lists of leaves of equal length, as `columns_of` returns them.
       *scalars: further arguments of every call.
     """
     summed = _SummedTreeRule(arrays)

@@ -14,7 +14,7 @@ from gradxform.engine import PerLeaf
 from gradxform.leaves import align, check_shapes
 from gradxform.numerics import as_flag, over, scalar
 from gradxform.numerics.roots import root
-from gradxform.transforms.tree_rules import columns, tree_sums
+from gradxform.transforms.tree_rules import columns_of, tree_sums
 from gradxform.types import Array, Finite, Params, PyTree, Scalar, Slot, Updates
 
 __all__ = [
@@ -163,7 +163,7 @@ class reuse_sharpness(TakesFirstGradients):
         """Return whether this is after a climb, the shares of g and v, and g for every leaf."""
         climbed = as_flag(self, "after_climb", after_climb)
         firsts = self._first(updates, first_gradients)
-        hs, vs, _ = columns(self, updates, state, params)
+        hs, vs, _ = columns_of(self, updates, state, params)
         leaves = [firsts, hs, vs]
         both, of_first, of_last, of_part = tree_sums(_products_of_two_gradients, updates, leaves)
         of_g = over(both, of_first, 0)

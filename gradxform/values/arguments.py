@@ -10,13 +10,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from gradxform.errors import require_in, shown
 from gradxform.values.called import number_or_called
-from gradxform.values.fields import normalized, range_of
+from gradxform.values.fields import normalized_value, range_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def checked(function: Callable[P, T]) -> Callable[P, T]:
+def with_checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Check the arguments of every call of a function, also those that it leaves unused.
 
     What the function refuses itself is said in its own words, as long as these name the argument.
@@ -36,7 +36,7 @@ def checked_call(
     signature: inspect.Signature | None = None,
     name: str | None = None,
 ) -> T:
-    """Return what a call returns, its arguments checked as `checked` does.
+    """Return what a call returns, its arguments checked as `with_checked_arguments` does.
 
     Args:
       function: the function.
@@ -149,7 +149,7 @@ def _refused_args(
         # What may be anything, such as an array of bounds, is the function's own to check.
         if is_one and hint not in (Any, parameter.empty) and x is not parameter.default:
             try:
-                number = normalized(name, argument, number_or_called(x), hint)
+                number = normalized_value(name, argument, number_or_called(x), hint)
                 require_in(name, argument, number, range_of(hint))
             except (TypeError, ValueError) as refusal:
                 yield argument, x, refusal

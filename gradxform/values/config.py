@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, cast
 
 from gradxform._names.version import __version__
-from gradxform.errors import TOO_DEEP, at, check_nesting, cut, did_you_mean, name_of, shown
+from gradxform.errors import (
+    TOO_DEEP,
+    check_nesting,
+    cut_name,
+    did_you_mean,
+    extended_path,
+    name_of,
+    shown,
+)
 from gradxform.types import SupportsTransform
 from gradxform.values.registry import REGISTRY
 from gradxform.values.value import FrozenTree, Value, as_dicts, fields_of, is_live, rebuild, thawed
@@ -45,7 +53,7 @@ def to_config(tx: Any) -> Config:
     if type(tx) in (tuple, list, dict):
         kind = f"a {type(tx).__name__}"
         raise TypeError(f"to_config: needs a transform, schedule or mask, got {kind}.")
-    path = cut((isinstance(tx, Value) and tx.written()[0]) or name_of(tx))
+    path = cut_name((isinstance(tx, Value) and tx.written()[0]) or name_of(tx))
     check_nesting(tx, path, _config_parts_of_value)
     body = _write_config(tx, path)
     if not isinstance(body, dict) or "name" not in body:
@@ -172,8 +180,8 @@ def _write_config(x: Any, path: str) -> Any:
         return _write_config_of_tree(x, path)
     if isinstance(x, SupportsTransform) and not isinstance(x, type):
         raise TypeError(
-            f"{path}: {cut(name_of(x))} is not a registered transform and cannot be written. Use "
-            "gradxform's of that name, or make it a class with @transform(name='package:name')."
+            f"{path}: {cut_name(name_of(x))} is not a registered transform and cannot be written. "
+            "Use gradxform's of that name, or make it a class with @transform(name='package:name')."
         )
     if callable(x):
         name = REGISTRY.name_of(x)
@@ -191,13 +199,13 @@ def _write_config_of_value(x: Value, path: str) -> Config:
     name, fields = x.written()
     if name is None:
         raise TypeError(
-            f"{path}: the class {cut(type(x).__name__)} is not registered; decorate it with "
+            f"{path}: the class {cut_name(type(x).__name__)} is not registered; decorate it with "
             f"{'@transform' if isinstance(x, SupportsTransform) else '@value'}"
-            f"(name='package:{cut(type(x).__name__)}')."
+            f"(name='package:{cut_name(type(x).__name__)}')."
         )
     config: Config = {"name": name}
     for field, v in fields.items():
-        here = at(path, f".{field}")
+        here = extended_path(path, f".{field}")
         config[field] = (
             _write_config_of_all(v, here) if field == x.variadic else _write_config(v, here)
         )
@@ -209,7 +217,7 @@ def _write_config_of_tree(x: Any, path: str) -> Any:
     if isinstance(x, dict):
         items = {}
         for k, v in x.items():
-            items[k] = _write_config(v, at(path, f"[{k!r}]"))
+            items[k] = _write_config(v, extended_path(path, f"[{k!r}]"))
         if all(isinstance(k, str) for k in items):
             return _escaped_config(items)
         return {"dict": [[_write_config(k, path), v] for k, v in items.items()]}
@@ -225,7 +233,7 @@ def _escaped_config(items: dict[str, Any]) -> dict[str, Any]:
 def _write_config_of_all(x: Iterable[Any], path: str) -> list[Any]:
     items = []  # loops, here and below, because a comprehension costs one more call per level
     for i, v in enumerate(x):
-        items.append(_write_config(v, at(path, f"[{i}]")))
+        items.append(_write_config(v, extended_path(path, f"[{i}]")))
     return items
 
 
@@ -239,7 +247,7 @@ def _read_config(x: Any, path: str) -> Any:
     if isinstance(x, list):
         items = []
         for i, v in enumerate(x):
-            items.append(_read_config(v, at(path, f"[{i}]")))
+            items.append(_read_config(v, extended_path(path, f"[{i}]")))
         return items
     if not isinstance(x, dict):
         if x is None or isinstance(x, bool | int | float | str):
@@ -265,7 +273,7 @@ def _read_config(x: Any, path: str) -> Any:
 def _read_config_fields(x: dict[str, Any], path: str) -> dict[str, Any]:
     items = {}
     for k, v in x.items():
-        items[k] = _read_config(v, at(path, f".{k}"))
+        items[k] = _read_config(v, extended_path(path, f".{k}"))
     return items
 
 
@@ -278,7 +286,7 @@ def _list_in_config(x: Any, path: str) -> list[Any]:
 def _read_config_dict(body: Any, path: str) -> dict[Any, Any]:
     items = {}
     for i, pair in enumerate(_list_in_config(body, path)):
-        here = at(path, f"[{i}]")
+        here = extended_path(path, f"[{i}]")
         if not isinstance(pair, list) or len(pair) != 2:
             raise TypeError(f"{here}: must be a pair [key, value], got {shown(pair)}.")
         key = _read_config(pair[0], here)
@@ -286,7 +294,7 @@ def _read_config_dict(body: Any, path: str) -> dict[Any, Any]:
             raise TypeError(f"{here}: a {type(key).__name__} cannot be a key, got {shown(key)}.")
         if key in items:
             raise ValueError(f"{here}: the key {shown(key)} is given twice.")
-        items[key] = _read_config(pair[1], at(path, f"[{key!r}]"))
+        items[key] = _read_config(pair[1], extended_path(path, f"[{key!r}]"))
     return items
 
 
@@ -296,8 +304,8 @@ def _look_up_config_name(name: Any, path: str, kind: str) -> Callable[..., Any]:
     if name not in REGISTRY:
         hint = did_you_mean(name, REGISTRY)
         if not hint and ":" in name:
-            hint = f" Import the package that registers {cut(name)!r} first."
-        raise ValueError(f"{path}: no {kind} named {cut(name)!r}.{hint}")
+            hint = f" Import the package that registers {cut_name(name)!r} first."
+        raise ValueError(f"{path}: no {kind} named {cut_name(name)!r}.{hint}")
     return REGISTRY[name]
 
 
@@ -317,7 +325,7 @@ def _read_config_value(x: Config, path: str) -> Any:
     for field in data:
         if field not in names:
             raise ValueError(
-                f"{path}: {x['name']} does not have a field {cut(str(field))!r}, only "
+                f"{path}: {x['name']} does not have a field {cut_name(str(field))!r}, only "
                 f"{', '.join(names) or 'none'}."
                 f"{did_you_mean(field, names)}"
             )
@@ -362,7 +370,7 @@ def _error_at_config_path(error: Exception, path: str) -> Exception:
 
 def _read_config_call(x: Config, call: str, path: str) -> Any:
     """Call the value that a config describes with the arguments beside its fields."""
-    here = at(path, f".{call}")
+    here = extended_path(path, f".{call}")
     arguments = _read_config(x[call], here)
     factory = _read_config_value({k: v for k, v in x.items() if k != call}, path)
     if not isinstance(arguments, dict):

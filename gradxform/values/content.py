@@ -62,7 +62,7 @@ class Hole:
         return hash((Hole, self.index))
 
 
-def plain(x: Any) -> Any:
+def plain_number(x: Any) -> Any:
     """Return a NumPy or JAX scalar as a Python number, anything else unchanged."""
     if is_tracer(x) or isinstance(x, type):
         return x
@@ -138,7 +138,7 @@ def normal(x: Any) -> Any:
     """Return `x` with the NumPy and JAX scalars in it, at any depth, as Python numbers."""
     parts = None if isinstance(x, Made) else parts_of(x)
     if parts is None:
-        return plain(x)
+        return plain_number(x)
     new = [normal(part) for part in parts]
     return x if _is_content_unchanged(new, parts) else with_parts(x, new)
 

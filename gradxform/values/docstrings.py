@@ -1,9 +1,9 @@
 """Docstrings: read into parts, and completed with the arguments that they leave to others'.
 
 A recipe does not repeat what its rules say of their arguments. It says "See `scale_by_adam` for the
-other arguments.", and `complete` puts the whole list together, in the order of the signature. What
-all recipes would say of an argument in the same words, and a reference that is the rule's, it adds
-without being told.
+other arguments.", and `completed_doc` puts the whole list together, in the order of the signature.
+What all recipes would say of an argument in the same words, and a reference that is the rule's, it
+adds without being told.
 """
 
 import functools
@@ -102,7 +102,7 @@ def _items_of_docstring(lines: list[str]) -> dict[str, str]:
 # ---------------------------------------------------------------------------------- completion
 
 
-def complete(function: Callable[..., Any], otherwise: Any = None) -> str | None:
+def completed_doc(function: Callable[..., Any], otherwise: Any = None) -> str | None:
     """Return the docstring of `function` with all arguments, in the order of its signature.
 
     Where it says "See `a` and `b` for the other arguments.", those that it does not describe are

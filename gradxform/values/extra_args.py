@@ -18,7 +18,7 @@ OF_LOSS = frozenset({"value", "grad", *OF_PARAMS})
 _WRAPS = "_gradxform_wraps"
 
 
-def wrapped(function: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+def wrapped_function(function: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
     """Return `wrap(function)`, a function of other parameters; `wrapped_like` knows how."""
     new = wrap(function)
     setattr(new, _WRAPS, (*getattr(function, _WRAPS, ()), wrap))
@@ -48,7 +48,7 @@ class Accepted(NamedTuple):
     needed: frozenset[str]  # those of `named` without a default
 
 
-def accepted(part: Any, function: Callable[..., Any]) -> Accepted:
+def accepted_extra(part: Any, function: Callable[..., Any]) -> Accepted:
     """Return the extra arguments that `function`, the `update` of `part`, takes."""
     return (
         accepted_by(type(part), "update")
@@ -75,7 +75,7 @@ def accepted_after(function: Callable[..., Any], positional: int) -> Accepted:
     )
 
 
-def routed(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any]:
+def routed_extra(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the extra arguments that a function of `part` accepts.
 
     Raises:

@@ -87,7 +87,7 @@ def made_value(cls: Any, name: str | None) -> Any:
     def __post_init__(self: Any) -> None:
         for key, annotation in _field_annotations(type(self)).items():
             x = getattr(self, key)
-            object.__setattr__(self, key, normalized(self, key, x, annotation))
+            object.__setattr__(self, key, normalized_value(self, key, x, annotation))
             require_range(self, key, range_of(annotation))
         if check is not None:
             check(self)
@@ -219,7 +219,7 @@ def annotation_kinds(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
+def normalized_value(part: Any, field: str, x: Any, annotation: Any) -> Any:
     """Return what a field, or an argument, holds for `x`, by its annotation."""
     kinds = annotation_kinds(annotation)
     # A number that is known only at run time cannot be checked here.
@@ -293,7 +293,7 @@ def _field_of_other_kind(part: Any, field: str, x: Any, kinds: list[Any]) -> Any
             element = (typing.get_args(k) or (Any,))[0]
             for v in entries if element in (int, float) else ():
                 if type(v) in (int, element):
-                    normalized(part, f"an entry of {field}", v, element)
+                    normalized_value(part, f"an entry of {field}", v, element)
             if element not in (int, str) or all(type(v) is element for v in entries):
                 return entries
         elif isinstance(origin, type) and origin is not jax.Array:

@@ -28,7 +28,7 @@ _UNTOLD: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], 
 }
 
 
-def announce(
+def announce_to_flax(
     cls: type, to_dict: Callable[[Any], dict[str, Any]], from_dict: Callable[[Any, Any], Any]
 ) -> None:
     """Have Flax told of a class when an object of it is made."""

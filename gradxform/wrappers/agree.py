@@ -17,7 +17,7 @@ from gradxform.base import GradientTransformation, Transform, call_update
 from gradxform.engine import check_bound as check_bound
 from gradxform.errors import name_of
 from gradxform.types import Array, PyTree
-from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, remembered
+from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, remembered_by_transform
 
 
 def refuse_exchange(part: Any, tx: Any) -> None:
@@ -35,7 +35,7 @@ def refuse_exchange(part: Any, tx: Any) -> None:
         )
 
 
-def agreed(
+def agreed_flags(
     tx: Any,
     flags: tuple[Array, ...],
     updates: PyTree,
@@ -55,7 +55,9 @@ def true_on_all(flags: tuple[Array, ...], axes: Collection[str]) -> tuple[Array,
     """Return for each flag whether it is true on all devices along the axes."""
     if not axes or not flags:
         return flags
-    maxima = largest({jnp.float32: [as_number(flag) for flag in flags]}, axes)[jnp.float32]
+    maxima = largest_over_devices({jnp.float32: [as_number(flag) for flag in flags]}, axes)[
+        jnp.float32
+    ]
     return tuple(maxima[i] == 0 for i in range(len(flags)))
 
 
@@ -63,7 +65,7 @@ def axes_of(
     tx: Any, updates: PyTree, state: PyTree, params: PyTree | None, extra: dict[str, Any]
 ) -> frozenset[str]:
     """Return the axes along which `tx` communicates, and require them to be bound."""
-    parts, any_undeclared = remembered(tx, "_exchanging", _exchanging)
+    parts, any_undeclared = remembered_by_transform(tx, "_exchanging", _exchanging)
     for part in parts:
         check_bound(part, part.exchanges)
     axes = {name for part in parts for name in part.exchanges}
@@ -73,7 +75,9 @@ def axes_of(
     return frozenset(axes)
 
 
-def largest(numbers: Mapping[Any, Sequence[Array]], axes: Collection[str]) -> dict[Any, Array]:
+def largest_over_devices(
+    numbers: Mapping[Any, Sequence[Array]], axes: Collection[str]
+) -> dict[Any, Array]:
     """Return for each dtype the largest of each of its scalars over the devices along the axes.
 
     The results decide what runs, and do not have a derivative.
@@ -83,7 +87,9 @@ def largest(numbers: Mapping[Any, Sequence[Array]], axes: Collection[str]) -> di
         return rows
     tracked = [name for name in axes if _compat.knows_what_varies(name)]
     return {
-        dtype: lax.pmax(_compat.marked(lax.stop_gradient(x), tracked), tuple(sorted(axes)))
+        dtype: lax.pmax(
+            _compat.marked_as_varying(lax.stop_gradient(x), tracked), tuple(sorted(axes))
+        )
         for dtype, x in rows.items()
     }
 

@@ -22,8 +22,8 @@ from gradxform.leaves import align, align_params, check_shapes, flatten_updates,
 from gradxform.leaves.states import check_state
 from gradxform.numerics import as_step, at_least_float32, cast, promote, safe_increment, scalar
 from gradxform.slots import zero_count
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied, decay_at
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params, decay_at
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -170,7 +170,7 @@ class MovingAverageState(NamedTuple):
     weight: Array  # scalar, at least float32; how much of the average comes from updates (debias)
     average: Slot  # like params, at least float32; what to evaluate
 
-    evaluated, exchanged = evaluates("average")
+    evaluated, exchanged = eval_methods_of("average")
 
     def metrics(self) -> dict[str, Array]:
         """Return the scalars; `weight` alone would not say of what."""
@@ -238,7 +238,9 @@ class moving_average(Averager):
     def init(self, params: Params) -> MovingAverageState:
         """Return the inner state and a copy of the parameters."""
         weight = scalar(0.0 if self.debias else 1.0)
-        return MovingAverageState(self.inner.init(params), zero_count(), weight, copied(params))
+        return MovingAverageState(
+            self.inner.init(params), zero_count(), weight, copied_params(params)
+        )
 
     def update(
         self,
@@ -306,7 +308,7 @@ class StochasticWeightAverageState(NamedTuple):
     num_updates: Array  # int32 scalar; updates so far
     average: Slot  # like params, at least float32; what to evaluate
 
-    evaluated, exchanged = evaluates("average")
+    evaluated, exchanged = eval_methods_of("average")
 
 
 @transform
@@ -348,7 +350,9 @@ class stochastic_weight_average(Averager):
 
     def init(self, params: Params) -> StochasticWeightAverageState:
         """Return the inner state and a copy of the parameters."""
-        return StochasticWeightAverageState(self.inner.init(params), zero_count(), copied(params))
+        return StochasticWeightAverageState(
+            self.inner.init(params), zero_count(), copied_params(params)
+        )
 
     def counted(
         self, state: StochasticWeightAverageState, extra: dict[str, Any]

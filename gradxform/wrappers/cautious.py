@@ -13,7 +13,7 @@ from gradxform.leaves import check_shapes
 from gradxform.numerics import at_least_float32, cast, over, promote, real_dtype
 from gradxform.types import Array, NonNegative, OptState, Params, Updates
 from gradxform.wrappers.agree import refuse_exchange
-from gradxform.wrappers.changed_steps import check_changeable, told
+from gradxform.wrappers.changed_steps import check_changeable, told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
@@ -88,7 +88,7 @@ class cautious(StatelessWrapper):
             cuts=engine.cuts_of(updates),
         )
         changed = jax.tree.unflatten(treedef, out)
-        return changed, told(self.inner, state, params, new, changed)
+        return changed, told_change(self.inner, state, params, new, changed)
 
 
 def _cautious_update(u: Array, g: Array, xi: Any, sign: int) -> Array:

@@ -18,7 +18,7 @@ from gradxform.wrappers.parts import (
 )
 
 
-def told(
+def told_change(
     tx: Any, state: OptState, params: Params | None, own: Updates, changed: Updates
 ) -> OptState:
     """Return the state of `tx`, told that `changed` is applied in place of its `own` updates.

@@ -18,7 +18,7 @@ from gradxform import engine
 from gradxform.base import Transform, unwrapped
 from gradxform.base.traits import GuardTraits
 from gradxform.types import Array, OptState, Params, Updates
-from gradxform.wrappers.agree import as_number, axes_of, check_bound, largest
+from gradxform.wrappers.agree import as_number, axes_of, check_bound, largest_over_devices
 from gradxform.wrappers.finite import Sizes, sizes_of
 
 
@@ -95,7 +95,7 @@ _REMEMBERED: contextvars.ContextVar[_RememberedFindings | None] = contextvars.Co
 
 
 @contextlib.contextmanager
-def remembering(updates: Updates, findings: Findings | None) -> Iterator[None]:
+def remembering_findings(updates: Updates, findings: Findings | None) -> Iterator[None]:
     """Let the guards that run in this context reuse the findings about these very arrays."""
     record = (
         _RememberedFindings(jax.tree.leaves(updates), findings)
@@ -206,7 +206,7 @@ def _findings_over_devices(
     flag_places = [[place(as_number(flag)) for flag in guard_flags] for guard_flags in flags]
     size_places = {} if sizes is None else {k: place(x) for k, x in sizes.by_dtype.items()}
     factor_places = [None if x is None else place(x) for x in factors]
-    rows = largest(numbers, axes)
+    rows = largest_over_devices(numbers, axes)
 
     def at(where: tuple[Any, int]) -> Array:
         return rows[where[0]][where[1]]

@@ -26,7 +26,7 @@ from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import cast, promote
 from gradxform.types import OptState, Params, Updates
 from gradxform.values.flax_bytes import tell_flax
-from gradxform.wrappers.changed_steps import check_changeable, check_order, told
+from gradxform.wrappers.changed_steps import check_changeable, check_order, told_change
 from gradxform.wrappers.parts import records_params
 
 __all__ = [
@@ -95,7 +95,7 @@ class _Chain(Transform):
                     recorded.append((run[0], start, updates))
         # A later part may have changed the updates that an average has recorded.
         for tx, i, part_updates in recorded:
-            new_states[i] = told(tx, new_states[i], params, part_updates, updates)
+            new_states[i] = told_change(tx, new_states[i], params, part_updates, updates)
         return updates, _nested_states_of_chain(self, iter(new_states), state)
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
@@ -375,7 +375,7 @@ class sum_of(Transform):
         sums = engine.map_rows(_sum_of_composed_updates, [leaves, *parts]) if leaves else []
         total = jax.tree.unflatten(treedef, sums)
         new_states = (
-            told(tx, s, params, part_updates, total) if records_params(tx) else s
+            told_change(tx, s, params, part_updates, total) if records_params(tx) else s
             for tx, (part_updates, s) in zip(self.transforms, results, strict=True)
         )
         return total, tuple(new_states)

@@ -11,7 +11,7 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import as_flag, safe_increment
 from gradxform.slots import zero_count
 from gradxform.types import Array, OptState, Params, Updates
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.parts import check_movable
@@ -133,7 +133,7 @@ class conditionally_transform(_Condition):
         flag, new, state = self._run_inner(updates, state, params, extra)
         # Updates that pass move the parameters, and the inner transform has not taken that step.
         inner_updates = zero_unless(flag, new)
-        inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
+        inner_state = told_change(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)
 
 

@@ -13,9 +13,9 @@ from gradxform.leaves import align, align_params, dtype_of, flatten_updates, mas
 from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.leaves.states import check_state
 from gradxform.numerics import add, at_least_float32, cast, promote, safe_increment, times, value_at
-from gradxform.transforms.scaling import WeightDecaySchedule, start
+from gradxform.transforms.scaling import WeightDecaySchedule, start_of_field
 from gradxform.types import Array, NonNegativeOrSchedule, OptState, Params, StaticMask, Updates
-from gradxform.wrappers.changed_steps import check_changeable, told, told_start
+from gradxform.wrappers.changed_steps import check_changeable, told_change, told_start
 from gradxform.wrappers.parts import check_movable, exact_part
 
 __all__ = [
@@ -27,18 +27,18 @@ __all__ = [
 # ------------------------------------------------------------- one leaf: updates that are downhill
 
 
-def scaled(u: Any, factor: Array) -> Any:
+def scaled_update(u: Any, factor: Array) -> Any:
     """Return `factor * u`, in the dtype of `u`."""
     if isinstance(u, RowSparse):
-        return u.with_values(scaled(u.values, factor))
+        return u.with_values(scaled_update(u.values, factor))
     return cast(times(factor, cast(u, at_least_float32(u.dtype))), u.dtype)
 
 
-def decayed(u: Any, p: Array, factor: Array, decay: Array) -> Any:
+def decayed_update(u: Any, p: Array, factor: Array, decay: Array) -> Any:
     """Return `factor * u - decay * p`; for row-sparse updates only touched rows decay."""
     if isinstance(u, RowSparse):
         rows = u.coalesce()
-        return rows.with_values(decayed(rows.values, rows.take(p), factor, decay))
+        return rows.with_values(decayed_update(rows.values, rows.take(p), factor, decay))
     wide = at_least_float32(promote(u.dtype, p.dtype))
     return cast(times(factor, cast(u, wide)) - times(decay, cast(p, wide)), u.dtype)
 
@@ -56,7 +56,7 @@ def cautiously_decayed(u: Any, p: Array, decay: Array) -> Any:
 
 
 def _fully_decayed_update(u: Any, p: Array, decay: Array) -> Any:
-    return decayed(u, p, jnp.ones_like(decay), decay)
+    return decayed_update(u, p, jnp.ones_like(decay), decay)
 
 
 def _updated_and_decayed(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
@@ -185,7 +185,9 @@ class decoupled_weight_decay(Transform):
     def init(self, params: Params) -> DecoupledWeightDecayState:
         """Return the inner state, and a count of 0 for a schedule."""
         masks.check_patterns(self, self.mask, params)
-        return DecoupledWeightDecayState(self.inner.init(params), start(self._schedule_kind))
+        return DecoupledWeightDecayState(
+            self.inner.init(params), start_of_field(self._schedule_kind)
+        )
 
     def _decay_at(self, state: Any) -> tuple[Array, Any]:
         """Return this step's decay, and the state of the schedules after it."""
@@ -251,5 +253,5 @@ class decoupled_weight_decay(Transform):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
         if not self.decay_first:  # else the inner transform already knows the decayed parameters
-            inner_state = told(self.inner, inner_state, params, inner_updates, changed)
+            inner_state = told_change(self.inner, inner_state, params, inner_updates, changed)
         return changed, state._replace(inner_state=inner_state, decay=schedules)

@@ -51,13 +51,13 @@ def _largest_size_or_infinite(sizes: Array) -> Array:
     return jnp.where(finite, jnp.max(sizes), jnp.full((), jnp.inf, sizes.dtype))
 
 
-def entries(x: Any) -> Any:
+def entries_of_leaf(x: Any) -> Any:
     """Return the entries of a leaf; for a RowSparse its values, with zeros for padding."""
     return x.with_values(x.values).values if isinstance(x, RowSparse) else x
 
 
 def _leaf_size_or_infinite(x: Any) -> Array:
-    x = entries(x)
+    x = entries_of_leaf(x)
     if not jnp.issubdtype(dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
     if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow

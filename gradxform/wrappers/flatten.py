@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._jax.versions import whole
+from gradxform._jax.versions import with_whole_dims
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
 from gradxform.leaves import align, align_params, dtype_of, is_abstract, path_str, with_paths
@@ -75,7 +75,7 @@ class flatten(StatelessWrapper):
             size = sum(math.prod(x.shape) for x in leaves)
             return jax.ShapeDtypeStruct((size,), dtype)
         arrays = [cast(jnp.asarray(x), dtype) for x in leaves]
-        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in map(whole, arrays)])
+        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in map(with_whole_dims, arrays)])
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""

@@ -11,7 +11,7 @@ from gradxform.interop import set_to_zero
 from gradxform.leaves import dtype_of, masks
 from gradxform.types import StaticMask
 from gradxform.values import FrozenTree, is_function
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.registry import register
 from gradxform.wrappers.select import masked, partition
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-@checked
+@with_checked_arguments
 def freeze(mask: StaticMask) -> masked:
     """Return the part of a chain that sets the updates of some parameters to zero.
 
@@ -39,7 +39,7 @@ def freeze(mask: StaticMask) -> masked:
     return masked(set_to_zero(), mask)
 
 
-@checked
+@with_checked_arguments
 def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition:
     """Return an optimizer of the parameters that are not frozen; frozen ones do not have slots.
 

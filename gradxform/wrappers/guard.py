@@ -16,7 +16,7 @@ from gradxform.types import Array, NonNegativeInt, OptState, Params, PyTree, Upd
 from gradxform.values.registry import register
 from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Guard, check
-from gradxform.wrappers.finite import entries, sizes_of
+from gradxform.wrappers.finite import entries_of_leaf, sizes_of
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def _not_finite_count_for_guard(x: Any) -> Array:
-    return jnp.sum(~jnp.isfinite(entries(x)), dtype=jnp.int32)
+    return jnp.sum(~jnp.isfinite(entries_of_leaf(x)), dtype=jnp.int32)
 
 
 def all_finite(tree: PyTree) -> Array:

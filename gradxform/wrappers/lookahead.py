@@ -19,8 +19,8 @@ from gradxform.leaves import align, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import cast, promote
 from gradxform.slots import zero_count
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -32,7 +32,7 @@ from gradxform.types import (
     UnitInterval,
     Updates,
 )
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.parts import check_movable, keeps_copies
 
 __all__ = [
@@ -65,7 +65,7 @@ class LookaheadWithSlowState(NamedTuple):
     steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
     slow: Slot  # like params, at least float32; the slow weights
 
-    evaluated, exchanged = evaluates("slow")
+    evaluated, exchanged = eval_methods_of("slow")
 
 
 class LookaheadParams(NamedTuple):
@@ -163,7 +163,9 @@ class lookahead(Transform):
         steps = zero_count()
         if is_pair(params):
             return LookaheadState(self.fast_optimizer.init(params.fast), steps)
-        return LookaheadWithSlowState(self.fast_optimizer.init(params), steps, copied(params))
+        return LookaheadWithSlowState(
+            self.fast_optimizer.init(params), steps, copied_params(params)
+        )
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters."""
@@ -196,7 +198,9 @@ class lookahead(Transform):
         )
         sync = state.steps_since_sync >= self.sync_period - 1
         if self.reset_state:  # replicas that communicate must reset their states together
-            (sync,) = agreed(self.fast_optimizer, (sync,), updates, state.fast_state, fast, extra)
+            (sync,) = agreed_flags(
+                self.fast_optimizer, (sync,), updates, state.fast_state, fast, extra
+            )
         us, treedef = jax.tree.flatten(updates)
         ps = align(self, updates, treedef, fast, "the parameters have").leaves
         old_slow = params.slow if pair else state.slow

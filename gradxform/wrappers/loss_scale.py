@@ -248,7 +248,7 @@ class loss_scale(Guard):
             check_now(state.stuck_steps)
 
 
-def unscaled(updates: Updates, scale: Array) -> Updates:
+def unscaled_updates(updates: Updates, scale: Array) -> Updates:
     """Return gradients of a loss times a scale as those of the loss, in float32 or wider."""
     return _updates_times_loss_scale(1 / scale, updates)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.transforms.mars import scale_by_mars
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
 ]
 
 
-@checked
+@with_checked_arguments
 def mars(inner: Any, b1: float = 0.95, gamma: float = 0.025, max_norm: float = 1.0) -> chain:
     """Run an optimizer on gradients that MARS has corrected by their change.
 

@@ -14,7 +14,7 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import cast, promote, safe_increment, scalar, scalar_dtype
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
-from gradxform.transforms.tree_rules import copied, tree_sums
+from gradxform.transforms.tree_rules import copied_params, tree_sums
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -129,7 +129,7 @@ class mechanize(Transform):
             m=zeros(),
             v=zeros(),
             s=jnp.full(n, scalar(self.s_init)),
-            x0=copied(params),
+            x0=copied_params(params),
         )
 
     def update(

@@ -21,7 +21,7 @@ from gradxform.wrappers.accumulation.accumulate import (
     running_sum,
     step_or_total,
 )
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.update_when import check_exact, update_when
 
@@ -171,10 +171,10 @@ class MultiSteps(Transform):
         inner = state.inner_opt_state
         due = state.mini_step >= k - 1
         if skip is None:
-            (due,) = agreed(self.opt, (due,), updates, inner, params, extra)
+            (due,) = agreed_flags(self.opt, (due,), updates, inner, params, extra)
         else:
             # One replica that skips makes all skip, and a skipped micro-batch does not end a step.
-            due, counts = agreed(self.opt, (due, ~skip), updates, inner, params, extra)
+            due, counts = agreed_flags(self.opt, (due, ~skip), updates, inner, params, extra)
             due, skip = due & counts, ~counts
         means = engine.map_rows(add, [gs, accs.leaves], weight, skip)
         mean = jax.tree.unflatten(treedef, means)

@@ -24,7 +24,7 @@ from gradxform.numerics import at_least_float32, cast, promote, real_dtype, scal
 from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Updates
 from gradxform.values import Value
 from gradxform.values.fields import value
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
@@ -215,7 +215,7 @@ class qk_clip(StatelessWrapper):
                     _with_heads_clipped, columns, bound, power, statics=[heads]
                 )
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, inner_updates, changed)
+        return changed, told_change(self.inner, state, params, inner_updates, changed)
 
     def _checked_logits(self, max_logits: Any) -> dict[str, Any]:
         """Return the largest logits of every layer."""

@@ -24,7 +24,7 @@ from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinking, taming
 from gradxform.transforms.matrices.array_norms import array_norms
 from gradxform.types import Array, Bound, OptState, Params, Updates
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
@@ -174,7 +174,7 @@ class variable_clipping(StatelessWrapper):
         for k, u in zip(where, clipped, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, inner_updates, changed)
+        return changed, told_change(self.inner, state, params, inner_updates, changed)
 
 
 def _leaf_update_within_norm_bound(

@@ -13,11 +13,11 @@ from gradxform.leaves import align, has_rows, require_params
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.slots import zero_count
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied, decay_at
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params, decay_at
 from gradxform.types import Array, Decay, OptState, Params, PositiveInt, Slot, Updates
 from gradxform.wrappers.average import Averager, Rate
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 
 __all__ = [
     "overwriting_average",
@@ -38,7 +38,7 @@ class OverwritingAverageState(NamedTuple):
     num_updates: Array  # int32 scalar; updates so far
     average: Slot  # like params, at least float32; what to evaluate
 
-    evaluated, exchanged = evaluates("average")
+    evaluated, exchanged = eval_methods_of("average")
 
 
 @transform
@@ -88,7 +88,7 @@ class overwriting_average(Averager):
 
     def init(self, params: Params) -> OverwritingAverageState:
         """Return the inner state and a copy of the parameters."""
-        return OverwritingAverageState(self.inner.init(params), zero_count(), copied(params))
+        return OverwritingAverageState(self.inner.init(params), zero_count(), copied_params(params))
 
     def counted(self, state: Any, extra: dict[str, Any]) -> Any:
         """Return the state after one more update."""
@@ -132,7 +132,7 @@ class overwriting_average(Averager):
         ).leaves
         changed = engine.map_rows(_overwriting_update, [us, ps, averages], self._is_due(state))
         new = jax.tree.unflatten(treedef, changed)
-        inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
+        inner_state = told_change(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:

@@ -69,7 +69,7 @@ def inner_parts(tx: Any) -> list[Any]:
     """Return the transforms that a transform holds, unwrapped, in the order of its fields."""
     if not isinstance(tx, GradientTransformation):
         return []
-    return list(remembered(tx, "_inner_parts", _inner_parts))
+    return list(remembered_by_transform(tx, "_inner_parts", _inner_parts))
 
 
 def _inner_parts(tx: Any) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ def all_parts(tx: Any) -> Iterator[Any]:
     tx = unwrapped(tx)
     yield tx
     # Several questions walk through all parts at each step: who exchanges, who keeps copies, ...
-    yield from remembered(tx, "_parts_inside", _parts_inside)
+    yield from remembered_by_transform(tx, "_parts_inside", _parts_inside)
 
 
 def _parts_inside(tx: Any) -> tuple[Any, ...]:
@@ -93,7 +93,7 @@ def exact_part(tx: Any) -> Any:
     return next((part for part in all_parts(tx) if getattr(part, "exact_updates", False)), None)
 
 
-def remembered(tx: Any, name: str, compute: Callable[[Any], T]) -> T:
+def remembered_by_transform(tx: Any, name: str, compute: Callable[[Any], T]) -> T:
     """Return `compute(tx)`, which a transform caches under `name`."""
     if not isinstance(tx, GradientTransformation):
         return compute(tx)
@@ -117,7 +117,7 @@ def refuse_complex(part: Any, updates: Updates) -> None:
 
 def keeps_copies(tx: Any) -> bool:
     """Whether a part of `tx` must be told when something else moves the parameters."""
-    return remembered(tx, "_keeps_copies", _keeps_copies)
+    return remembered_by_transform(tx, "_keeps_copies", _keeps_copies)
 
 
 def _keeps_copies(tx: Any) -> bool:
@@ -151,7 +151,7 @@ def starts_elsewhere() -> bool:
 
 def records_params(tx: Any) -> bool:
     """Whether a part of `tx` records where the parameters go."""
-    return remembered(tx, "_records_params", _records_params)
+    return remembered_by_transform(tx, "_records_params", _records_params)
 
 
 def _records_params(tx: Any) -> bool:

@@ -12,7 +12,7 @@ from gradxform.base import transform
 from gradxform.errors import leaf_path, name_of, shown
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import Array, Params, PyTree
 from gradxform.wrappers.average import Averager, Rate
 
@@ -63,7 +63,7 @@ class PowerMovingAverageState(NamedTuple):
 
     def exchanged(self, name: str, params: Params) -> "PowerMovingAverageState":
         """Return the state with `params` as the average of a length."""
-        return self._replace(averages=self.averages | {name: copied(params)})
+        return self._replace(averages=self.averages | {name: copied_params(params)})
 
 
 @transform
@@ -118,7 +118,7 @@ class power_moving_average(Averager):
 
     def init(self, params: Params) -> PowerMovingAverageState:
         """Return the inner state, and a copy of the parameters for every length."""
-        averages = {repr(length): copied(params) for length in self.lengths}
+        averages = {repr(length): copied_params(params) for length in self.lengths}
         return PowerMovingAverageState(self.inner.init(params), zero_count(), averages)
 
     def counted(

@@ -13,7 +13,7 @@ from gradxform.leaves import align, align_params, flatten_updates, masks, requir
 from gradxform.numerics import add, at_least_float32, cast, promote
 from gradxform.types import MaskedNode, OptState, Params, StaticMask, StaticTree, Updates
 from gradxform.values import thawed
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
 
 __all__ = [
@@ -123,7 +123,7 @@ class project(StatelessWrapper):
             u, p = us[k], ps[k]
             us[k] = cast(point - cast(jnp.asarray(p), point.dtype), u.dtype)
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, inner_updates, changed)
+        return changed, told_change(self.inner, state, params, inner_updates, changed)
 
     def _projected(self, points: list[Any], treedef: Any) -> list[tuple[int, Any]]:
         """Return the projected points, each with its index; `points` has holes for the others."""

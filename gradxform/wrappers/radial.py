@@ -15,7 +15,7 @@ from gradxform.numerics import abs_sq, at_least_float32, cast, over, promote, re
 from gradxform.numerics.roots import root
 from gradxform.types import Array, NonNegative, OptState, Params, PyTree, Size, StaticMask, Updates
 from gradxform.wrappers.agree import refuse_exchange
-from gradxform.wrappers.changed_steps import check_changeable, told
+from gradxform.wrappers.changed_steps import check_changeable, told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
@@ -113,7 +113,7 @@ class remove_radial(StatelessWrapper):
             cuts=engine.cuts_of(updates),
         )
         changed = jax.tree.unflatten(treedef, out)
-        return changed, told(self.inner, state, params, new, changed)
+        return changed, told_change(self.inner, state, params, new, changed)
 
     def _leaves(
         self, gs: list[Any], updates: Updates, treedef: Any, params: PyTree

@@ -19,16 +19,16 @@ from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.normalization import normalize_adaptively
 from gradxform.transforms.scaling import scale
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.transforms.two_gradients import TakesFirstGradients
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PositiveInt, PyTree, Size, Slot, Updates
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.registry import register
-from gradxform.wrappers.agree import agreed, check_bound
+from gradxform.wrappers.agree import agreed_flags, check_bound
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.parts import all_parts
-from gradxform.wrappers.update_when import strong, update_when
+from gradxform.wrappers.update_when import strongly_typed, update_when
 
 __all__ = [
     "asam",
@@ -170,7 +170,7 @@ class sam(Transform):
             steps_since_sync=zero_count(),
             opt_state=self.optimizer.init(params),
             adv_state=self.adv_optimizer.init(params),
-            cache=None if self.opaque_mode else copied(params),
+            cache=None if self.opaque_mode else copied_params(params),
             **firsts,
         )
 
@@ -223,8 +223,8 @@ class sam(Transform):
 
         step_arguments = updates, state.opt_state, start, outer_extra
         climb_arguments = updates, state.adv_state, params, extra
-        (steps,) = agreed(self.optimizer, (is_last,), *step_arguments)
-        (climbs,) = agreed(self.adv_optimizer, (~is_last,), *climb_arguments)
+        (steps,) = agreed_flags(self.optimizer, (is_last,), *step_arguments)
+        (climbs,) = agreed_flags(self.adv_optimizer, (~is_last,), *climb_arguments)
         outer, opt_state = update_when(self, self.optimizer, steps, *step_arguments)
         climb, adv_state = update_when(self, self.adv_optimizer, climbs, *climb_arguments)
         gs, treedef = jax.tree.flatten(updates)
@@ -280,7 +280,7 @@ class sam(Transform):
             if self.reset_state:
                 fresh = self.adv_optimizer.init(params)
                 adv_state = begun_anew(jnp.bool_(True), fresh, state.adv_state)
-            return grads, jax.tree.map(strong, adv_state)
+            return grads, jax.tree.map(strongly_typed, adv_state)
 
         turn, count = state.steps_since_sync, zero_count()
         if self.plain_steps:
@@ -353,7 +353,7 @@ def _sam_back_or_climb(
     return cast(jnp.where(is_last, back, -cast(climb, wide)), g.dtype)
 
 
-@checked
+@with_checked_arguments
 def asam(
     optimizer: Any,
     rho: float = 0.5,

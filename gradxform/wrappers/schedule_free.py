@@ -29,7 +29,7 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.slots import zero_count
-from gradxform.transforms.tree_rules import copied, ratio_or_zero
+from gradxform.transforms.tree_rules import copied_params, ratio_or_zero
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -71,7 +71,7 @@ class ScheduleFreeState(NamedTuple):
 
     def exchanged(self, name: str, params: Params) -> "ScheduleFreeWithXState":
         """Return the state that keeps the parameters y, where x is in their place."""
-        return ScheduleFreeWithXState(*self, x=copied(params))
+        return ScheduleFreeWithXState(*self, x=copied_params(params))
 
 
 class ScheduleFreeWithXState(NamedTuple):
@@ -92,7 +92,7 @@ class ScheduleFreeWithXState(NamedTuple):
     def exchanged(self, name: str, params: Params) -> "ScheduleFreeState | ScheduleFreeWithXState":
         """Return the state with `params` as x, or without it where it can be computed."""
         return (
-            self._replace(x=copied(params))
+            self._replace(x=copied_params(params))
             if _is_narrow_for_schedule_free(params)
             else ScheduleFreeState(*self[:6])
         )
@@ -226,10 +226,10 @@ class schedule_free(Transform):
             step_count=zero_count() + 1,
             max_lr=scalar(0.0),
             base_optimizer_state=self.base_optimizer.init(params),
-            z=copied(params, self.state_dtype),
+            z=copied_params(params, self.state_dtype),
         )
         return (
-            ScheduleFreeWithXState(*state, x=copied(params))
+            ScheduleFreeWithXState(*state, x=copied_params(params))
             if _is_narrow_for_schedule_free(params)
             else state
         )

@@ -18,7 +18,7 @@ from gradxform.leaves import (
 )
 from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.states import check_state
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.types import OptState, Params, PyTree, StaticMask, StaticTree, Updates
 from gradxform.values import FrozenTree, as_node, is_function
 from gradxform.wrappers.chosen import Chosen, init_masked, joined, tell_masked, update_masked
@@ -51,7 +51,7 @@ def _selected_once(
     if not masks.tells_by_shape(mask):  # it may look at values, which differ from step to step
         return make()
     key = ("chosen", mask, labels, params is None, masks.hidden_paths())
-    return remembered(key, updates if params is None else params, make)
+    return remembered_by_structure(key, updates if params is None else params, make)
 
 
 def _check_structure_to_select(part: Any, updates: Updates, params: Params | None) -> None:

@@ -10,7 +10,7 @@ from gradxform.transforms.two_gradients import (
     subtract_surrogate_gap,
 )
 from gradxform.types import Decay, NonNegativeOrSchedule, ScalarOrSchedule, Size
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.registry import register
 from gradxform.wrappers.compose import chain, sum_of
 from gradxform.wrappers.sam import sam
@@ -42,7 +42,7 @@ def _sharpness_climbing_sam(
     )
 
 
-@checked
+@with_checked_arguments
 def gsam(
     optimizer: Any,
     rho: NonNegativeOrSchedule = 0.05,
@@ -79,7 +79,7 @@ def gsam(
     return _sharpness_climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
-@checked
+@with_checked_arguments
 def wsam(
     optimizer: Any,
     learning_rate: ScalarOrSchedule | None,
@@ -122,7 +122,7 @@ def wsam(
     return _sharpness_climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
-@checked
+@with_checked_arguments
 def looksam(
     optimizer: Any,
     rho: NonNegativeOrSchedule = 0.05,

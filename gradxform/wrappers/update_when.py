@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._jax.versions import settled, varying_axes, varying_like
+from gradxform._jax.versions import settled_carry, varying_axes, varying_like
 from gradxform.base import call_update
 from gradxform.base.transformation import extra_names
 from gradxform.errors import leaf_path, name_of
@@ -19,7 +19,7 @@ from gradxform.numerics.loops import loop_at_most
 from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values.content import parts_of
-from gradxform.wrappers.checks import Findings, remembering
+from gradxform.wrappers.checks import Findings, remembering_findings
 from gradxform.wrappers.parts import exact_part
 
 
@@ -107,7 +107,7 @@ def _conditional_update(
     ) -> tuple[Updates, OptState]:
         _, params, extra, before, findings = arguments
         grads = grads if before is None else before(grads)
-        with remembering(grads, findings):
+        with remembering_findings(grads, findings):
             return call_update(tx, grads, its_state, params, extra)
 
     def turn(
@@ -124,10 +124,10 @@ def _conditional_update(
         if sparse:  # `tx` may return updates of another structure than it gets
             first = _zero_updates_if_not_due(called, updates, state)
         else:
-            first = jax.tree.map(strong, updates)
+            first = jax.tree.map(strongly_typed, updates)
             first = jax.tree.map(_zeros_if_not_due, first) if zeros else first
-        carry = (due, first, jax.tree.map(strong, state))
-        carry = settled(turn, carry, (updates, params, extra))
+        carry = (due, first, jax.tree.map(strongly_typed, state))
+        carry = settled_carry(turn, carry, (updates, params, extra))
         if differentiable or zeros:
             return lax.cond(due, turn, lambda carry: carry, carry)[1:]
         sources = None if hides else arguments
@@ -195,7 +195,7 @@ def _update_when_with_floats(
     return loop(jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, dtypes))
 
 
-def strong(x: Any) -> Array:
+def strongly_typed(x: Any) -> Array:
     """Return an array that is not weakly typed: the types in a loop's carry must not change."""
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     return cast(x, x.dtype)

@@ -21,7 +21,7 @@ from benchmarks.subjects.workloads.workload import Start, Workload
 from benchmarks.tables import race
 from benchmarks.timing.racing import Budget, Runs, Try, best_rate
 from docs.site import race as page
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 
 pytestmark = pytest.mark.numeric
 
@@ -66,7 +66,7 @@ def ours(name, make, usual=0.1):
 
 
 def test_every_optimizer_of_the_library_races_or_is_left_out_by_name():
-    listed = [e.name for e in entries("optimizers") if ":" not in e.name]
+    listed = [e.name for e in registered_parts("optimizers") if ":" not in e.name]
     racing = [name for name in entrants.names() if not name.startswith(race.THEIRS)]
     assert sorted([*racing, *entrants.LEFT_OUT]) == sorted(listed)
     assert not set(racing) & set(entrants.LEFT_OUT)

@@ -16,7 +16,7 @@ from tests.environment import ROOT, limit
 from tests.public import names_of
 
 # Not what other tests register.
-ENTRIES = {entry.name: entry for entry in catalog.entries() if ":" not in entry.name}
+ENTRIES = {entry.name: entry for entry in catalog.registered_parts() if ":" not in entry.name}
 
 
 def run(capsys, *argv):
@@ -47,7 +47,7 @@ def test_every_public_part_is_in_the_catalog():
     public -= {"Transform", "ArrayRule", "MatrixRule", "Schedule", "Mask"}
     aliases = {name for name in public if getattr(gx, name).__name__ != name}
     assert (public - aliases) | set(gx.OPTIMIZERS) <= set(ENTRIES)
-    assert {e.name for e in catalog.entries("optimizers")} == set(gx.OPTIMIZERS)
+    assert {e.name for e in catalog.registered_parts("optimizers")} == set(gx.OPTIMIZERS)
     assert ENTRIES["masked"].kind == ENTRIES["inject_hyperparams"].kind == "wrappers"
     assert ENTRIES["label_by"].kind == "masks" and ENTRIES["trace"].kind == "transforms"
     assert "injected" not in ENTRIES and "skip_not_finite" not in ENTRIES
@@ -100,8 +100,8 @@ def test_parts_of_other_packages_are_listed_by_their_names():
         def rule(self, g, p):
             return g
 
-    assert catalog.entry("tests:catalogued").kind == "transforms"
-    assert catalog.entry("tests:catalogued").doc.summary == "Do nothing, for a test."
+    assert catalog.registered_part("tests:catalogued").kind == "transforms"
+    assert catalog.registered_part("tests:catalogued").doc.summary == "Do nothing, for a test."
 
 
 # ----------------------------------------------------------------------------- the command line
@@ -109,7 +109,10 @@ def test_parts_of_other_packages_are_listed_by_their_names():
 
 def test_list_prints_every_part_of_the_kinds_asked_for(capsys):
     out = run(capsys, "list", "schedules", "masks")
-    assert f"schedules ({len(catalog.entries('schedules'))})" in out and "optimizers" not in out
+    assert (
+        f"schedules ({len(catalog.registered_parts('schedules'))})" in out
+        and "optimizers" not in out
+    )
     assert "  linear_schedule" in out and "written `a & b`" in out
     everything = run(capsys, "list")
     for name in ENTRIES:
@@ -120,14 +123,14 @@ def test_list_prints_every_part_of_the_kinds_asked_for(capsys):
 
 def test_list_prints_json(capsys):
     rows = json.loads(run(capsys, "list", "wrappers", "--json"))
-    assert [row["name"] for row in rows] == [e.name for e in catalog.entries("wrappers")]
+    assert [row["name"] for row in rows] == [e.name for e in catalog.registered_parts("wrappers")]
     assert set(rows[0]) == {"name", "kind", "summary", "reference"}
 
 
 def test_list_prints_a_markdown_table(capsys):
     lines = run(capsys, "list", "masks", "--markdown").splitlines()
     assert lines[:2] == ["| name | what it does | reference |", "| --- | --- | --- |"]
-    assert len(lines) == 2 + len(catalog.entries("masks"))
+    assert len(lines) == 2 + len(catalog.registered_parts("masks"))
     assert r"written `a \| b`" in "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import gradxform as gx
-from gradxform.commands.expressions import ExpressionError, read
+from gradxform.commands.expressions import ExpressionError, read_expression
 from tests.commands.test_command_line import refused, run
 
 EXPRESSIONS = {
@@ -38,14 +38,14 @@ EXPRESSIONS = {
 
 @pytest.mark.parametrize("text", list(EXPRESSIONS))
 def test_an_expression_is_the_value_that_the_code_would_be(text):
-    assert read(text) == EXPRESSIONS[text]
+    assert read_expression(text) == EXPRESSIONS[text]
 
 
 @pytest.mark.parametrize(
     "tx", [gx.adamw(gx.cosine_decay_schedule(0.1, 9), mask=gx.ndim_at_least(2)), gx.clip(math.inf)]
 )
 def test_what_a_transform_prints_can_be_read(tx):
-    assert read(repr(tx)) == tx
+    assert read_expression(repr(tx)) == tx
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_a_transform_prints_can_be_read(tx):
 )
 def test_anything_else_is_an_error_that_points_to_the_word(text, words):
     with pytest.raises(ExpressionError) as info:
-        read(text)
+        read_expression(text)
     message = str(info.value)
     assert words in message and "\n" not in message and len(message) < 700
 

@@ -17,8 +17,8 @@ import pytest
 import gradxform as gx
 from gradxform.commands import main, optax_uses as port
 from gradxform.commands.optax_uses import differences
-from gradxform.commands.optax_uses.imports import changed
-from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find
+from gradxform.commands.optax_uses.imports import with_changed_imports
+from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find_optax_name
 from gradxform.commands.optax_uses.uses import find_uses
 from tests.commands.test_command_line import refused
 from tests.environment import ROOT, limit
@@ -37,7 +37,7 @@ def uses_in(tmp_path, source):
 
 def rewritten(source):
     tree = ast.parse(source)
-    new = changed(source, tree, find_uses(tree))
+    new = with_changed_imports(source, tree, find_uses(tree))
     ast.parse(new)
     return new
 
@@ -64,7 +64,7 @@ def test_every_name_of_the_installed_optax_is_found(module):
     if importlib.metadata.version("optax") != "0.2.8":
         pytest.skip("the names are those of Optax 0.2.8")
     for name in names_of(module):
-        found = find(name)
+        found = find_optax_name(name)
         assert found.status != MISSING, (name, found.remedy)
         if found.status == SAME:  # it is there under the name that is said
             home, _, last = found.here.rpartition(".")
@@ -109,7 +109,7 @@ def test_optax_is_not_imported_and_nothing_is_run(tmp_path):
     ],
 )
 def test_a_name_is_the_same_or_forwarded_or_missing(name, status, words):
-    found = find(name)
+    found = find_optax_name(name)
     assert found.status == status and words in found.remedy
     assert bool(found.here) == (status != MISSING)
 

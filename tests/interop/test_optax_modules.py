@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.commands.optax_uses.names import SAME, find
+from gradxform.commands.optax_uses.names import SAME, find_optax_name
 from tests.environment import limit
 
 optax = pytest.importorskip("optax")
@@ -106,7 +106,7 @@ def test_array_tree_annotates_any_tree():
     assert gx.ArrayTree is gx.Params is gx.types.ArrayTree
     assert "ArrayTree" in gx.__all__
     assert get_type_hints(norm)["tree"] is gx.ArrayTree
-    assert find("ArrayTree")[:2] == (SAME, "gradxform.ArrayTree")
+    assert find_optax_name("ArrayTree")[:2] == (SAME, "gradxform.ArrayTree")
 
 
 def test_a_transform_written_with_our_functions_reads_as_in_optax():

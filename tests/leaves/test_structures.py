@@ -6,7 +6,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.leaves import flatten_with_names, structures
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.values import memory
 
 
@@ -22,7 +22,7 @@ def of(asked, tree, what="test"):
         asked.append(what)
         return [len(asked)]
 
-    return remembered(what, tree, make)
+    return remembered_by_structure(what, tree, make)
 
 
 def test_a_result_is_computed_once_for_a_structure_with_its_shapes(asked):
@@ -43,7 +43,7 @@ def test_what_has_no_hash_and_what_fails_are_not_remembered(asked):
     for _ in range(2):
         of(asked, [1.0], what=["a list"])
         with pytest.raises(ValueError, match="no"):
-            remembered("fails", [1.0], fails)
+            remembered_by_structure("fails", [1.0], fails)
     assert len(asked) == 2
     assert of(asked, [1.0], what="fails") == [3]
 

@@ -14,7 +14,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import plot
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 
 pytest.importorskip("matplotlib")
 
@@ -87,7 +87,7 @@ def lines_of(axes):
 
 
 def test_the_schedules_are_all_that_are_registered():
-    assert sorted(SCHEDULES) == [e.name for e in entries("schedules") if ":" not in e.name]
+    assert sorted(SCHEDULES) == [e.name for e in registered_parts("schedules") if ":" not in e.name]
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))

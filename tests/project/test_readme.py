@@ -5,7 +5,7 @@ import re
 import statistics
 
 from docs.site import families
-from gradxform.commands.catalog import entries
+from gradxform.commands.catalog import registered_parts
 from tests.environment import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
@@ -21,7 +21,7 @@ def rows(text, heading):
 
 
 # Those that tests register have a colon.
-OPTIMIZERS = [entry.name for entry in entries("optimizers") if ":" not in entry.name]
+OPTIMIZERS = [entry.name for entry in registered_parts("optimizers") if ":" not in entry.name]
 
 
 def test_the_first_screen_says_why_and_how_to_install():

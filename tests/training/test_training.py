@@ -95,7 +95,7 @@ def matrix_products(var_list):
 
     grads = functools.partial(gx.compute_gradients, deep, var_list=var_list)
     closed = jax.make_jaxpr(grads)(layers, X)
-    return sum(eqn.primitive.name == "dot_general" for eqn in jaxprs.opened(closed)[0].eqns)
+    return sum(eqn.primitive.name == "dot_general" for eqn in jaxprs.as_open_jaxpr(closed)[0].eqns)
 
 
 def test_what_is_left_out_costs_no_backward_pass():

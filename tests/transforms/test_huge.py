@@ -7,7 +7,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import projections
-from gradxform.numerics.overflow import quotient, saturated
+from gradxform.numerics.overflow import quotient_by_shared, saturated
 
 pytestmark = pytest.mark.numeric
 
@@ -17,7 +17,7 @@ LARGEST = float(jnp.finfo(jnp.float32).max)
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("size", [1e10, 1.2e38, LARGEST])
 def test_a_quotient_by_a_large_number_is_not_zero(size, jit):
-    f = lambda x, s: quotient(x, s[:, None])  # noqa: E731
+    f = lambda x, s: quotient_by_shared(x, s[:, None])  # noqa: E731
     x = jnp.asarray([[size, size / 2, 0.0]])
     got = (jax.jit(f) if jit else f)(x, jnp.asarray([size]))
     np.testing.assert_allclose(got, [[1.0, 0.5, 0.0]], rtol=1e-6)

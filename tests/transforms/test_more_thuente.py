@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gradxform.transforms.lbfgs.more_thuente import TRIALS, advanced, begun
+from gradxform.transforms.lbfgs.more_thuente import TRIALS, advanced_search, begun_search
 from tests.references.more_thuente import more_thuente
 
 pytestmark = pytest.mark.numeric
@@ -45,12 +45,12 @@ class More:
         return 5 * (t + 0.004) ** 4 - 8 * (t + 0.004) ** 3
 
 
-step = jax.jit(advanced)
+step = jax.jit(advanced_search)
 
 
 def searched(line, t, dtype, **options):
     """The step lengths that a search tries, and its last state."""
-    state, seen = begun(dtype(line(0.0)), dtype(line.slope(0.0)), dtype(t), **options), []
+    state, seen = begun_search(dtype(line(0.0)), dtype(line.slope(0.0)), dtype(t), **options), []
     while not (state.accepted | state.failed):
         at = float(state.t)
         seen.append(at)
@@ -171,7 +171,7 @@ def test_a_wall_right_at_the_start_fails():
     ("value", "slope"), [(1.0, 0.0), (1.0, 2.0), (1.0, np.nan), (np.inf, -1.0), (np.nan, -1.0)]
 )
 def test_a_line_that_does_not_descend_fails_at_once(value, slope):
-    assert begun(value, slope, 1.0).failed
+    assert begun_search(value, slope, 1.0).failed
 
 
 class Flat:
@@ -205,10 +205,10 @@ def test_under_vmap_every_search_goes_on_by_itself():
     a = jnp.asarray([0.01, 0.5, 3.0, 40.0])
     phi = jax.vmap(jax.value_and_grad(lambda t, a: jnp.cosh(t - a) / jnp.cosh(a)))
     value, slope = phi(jnp.zeros(4), a)
-    state = jax.vmap(begun)(value, slope, jnp.full(4, 0.1))
-    alone = [begun(value[i], slope[i], 0.1) for i in range(4)]
+    state = jax.vmap(begun_search)(value, slope, jnp.full(4, 0.1))
+    alone = [begun_search(value[i], slope[i], 0.1) for i in range(4)]
     for _ in range(TRIALS):
-        state = jax.vmap(advanced)(state, *phi(state.t, a))
+        state = jax.vmap(advanced_search)(state, *phi(state.t, a))
         for i in range(4):
             v, s = phi(alone[i].t[None], a[i : i + 1])
             alone[i] = step(alone[i], v[0], s[0])
@@ -218,8 +218,8 @@ def test_under_vmap_every_search_goes_on_by_itself():
 
 
 def test_a_search_can_be_carried():
-    state = begun(1.0, -1.0, 1.0)
-    after = jax.eval_shape(advanced, state, 0.5, -0.5)
+    state = begun_search(1.0, -1.0, 1.0)
+    after = jax.eval_shape(advanced_search, state, 0.5, -0.5)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
         lambda x: (x.shape, x.dtype), state
     )

@@ -9,15 +9,15 @@ import typing
 import pytest
 
 import gradxform as gx
-from gradxform._names.signatures import spelled
+from gradxform._names.signatures import spelled_annotation
 from gradxform.commands import catalog
-from gradxform.optimizers.optimizer import decayed
+from gradxform.optimizers.optimizer import decayed_descent
 from gradxform.types import Decay, ScalarOrSchedule, Schedule
 from gradxform.values import docstrings
 from gradxform.values.fields import range_words
 from gradxform.values.registry import REGISTRY
 
-ENTRIES = [e for e in catalog.entries() if ":" not in e.name and e.kind != "masks"]
+ENTRIES = [e for e in catalog.registered_parts() if ":" not in e.name and e.kind != "masks"]
 RECIPES = list(gx.OPTIMIZERS)
 
 
@@ -50,7 +50,9 @@ def test_help_describes_every_argument_in_order(entry):
 
 def repeated(own, rules):
     """The arguments that are described in the words of a rule."""
-    texts = [docstrings.doc_of(part).arguments for part in (decayed, *map(REGISTRY.get, rules))]
+    texts = [
+        docstrings.doc_of(part).arguments for part in (decayed_descent, *map(REGISTRY.get, rules))
+    ]
     return [name for name, text in own.items() if any(t.get(name) == text for t in texts)]
 
 
@@ -77,7 +79,7 @@ def test_the_range_of_an_argument_is_that_of_its_rule(recipe):
         if rules:
             assert range_words(REGISTRY[rules[0]], name) in described[name]
         else:  # in the words for an optional weight decay, which only its kind may leave out
-            assert described[name] == docstrings.doc_of(decayed).arguments[name]
+            assert described[name] == docstrings.doc_of(decayed_descent).arguments[name]
             assert inspect.signature(gx.OPTIMIZERS[recipe]).parameters[name].default is None
     assert "arguments." not in inspect.getdoc(gx.OPTIMIZERS[recipe]).partition("Args:")[2]
 
@@ -99,7 +101,7 @@ def test_a_docstring_is_completed():
         Reference: Nobody.
         """
 
-    text = docstrings.complete(recipe)
+    text = docstrings.completed_doc(recipe)
     doc = docstrings.parse(text)
     assert list(doc.arguments) == ["learning_rate", "decay", "beta", "mask"]
     assert doc.arguments["beta"] == "a number that needs two lines."
@@ -107,15 +109,15 @@ def test_a_docstring_is_completed():
     assert doc.notes == "With a note.\n\nSee also `trace`, `ema` and\n`add_decayed_weights`."
     assert doc.reference == "Nobody." and max(map(len, text.split("\n"))) <= 96
     recipe.__doc__ = "Descend.\n\nSee `scale` for the arguments.\n\nReference: Nobody."
-    assert docstrings.complete(recipe) == (
+    assert docstrings.completed_doc(recipe) == (
         "Descend.\n\nSee also `scale`.\n\nReference: Nobody."  # no argument in common
     )
     recipe.__doc__ = "Descend.\n\nSee `scale_by_lion` and `trace` for the arguments."
-    doc = docstrings.parse(docstrings.complete(recipe))
+    doc = docstrings.parse(docstrings.completed_doc(recipe))
     assert doc.reference == docstrings.doc_of(gx.scale_by_lion).reference  # the first one's
     for text in (None, "Descend.", "See `trace` for the update rule."):
         recipe.__doc__ = text
-        assert docstrings.complete(recipe) == text
+        assert docstrings.completed_doc(recipe) == text
 
 
 def test_a_range_that_a_rule_does_not_say_in_words_is_added():
@@ -197,4 +199,4 @@ def test_annotations_stay_what_config_loaders_read():
     ],
 )
 def test_annotations_are_spelled_by_their_names(annotation, text):
-    assert spelled(annotation) == text
+    assert spelled_annotation(annotation) == text

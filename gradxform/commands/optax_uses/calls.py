@@ -13,7 +13,7 @@ from gradxform.commands.optax_uses.uses import Use
 UNKNOWN = object()
 
 
-def applying(use: Use, part: Any) -> list[Difference]:
+def applying_differences(use: Use, part: Any) -> list[Difference]:
     """Return the differences that apply to a use, those that may change numbers first.
 
     Args:

@@ -5,10 +5,10 @@ import pathlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gradxform.commands.optax_uses.calls import applying
+from gradxform.commands.optax_uses.calls import applying_differences
 from gradxform.commands.optax_uses.differences import Difference
-from gradxform.commands.optax_uses.imports import changed, diff, edits_of
-from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find
+from gradxform.commands.optax_uses.imports import diff_of_file, edits_of, with_changed_imports
+from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find_optax_name
 from gradxform.commands.optax_uses.notebooks import read_notebook
 from gradxform.commands.optax_uses.syntax import PortError, text_of, tree_of
 from gradxform.commands.optax_uses.uses import Use, find_uses
@@ -98,7 +98,11 @@ def port(path: pathlib.Path) -> Ported:
     tree = tree_of(path, source)
     uses = find_uses(tree)
     judged = tuple(_judged_use_in_file(str(path), use) for use in uses)
-    return Ported(str(path), judged, diff(path.as_posix(), source, changed(source, tree, uses)))
+    return Ported(
+        str(path),
+        judged,
+        diff_of_file(path.as_posix(), source, with_changed_imports(source, tree, uses)),
+    )
 
 
 def _port_notebook_file(path: pathlib.Path) -> Ported:
@@ -110,7 +114,7 @@ def _port_notebook_file(path: pathlib.Path) -> Ported:
         cell, line = book.cell_of(use.line)
         judged.append(_judged_use_in_file(str(path), use)._replace(line=line, cell=cell))
     new = book.changed(edits_of(book.program, tree, uses))
-    return Ported(str(path), tuple(judged), diff(path.as_posix(), book.text, new))
+    return Ported(str(path), tuple(judged), diff_of_file(path.as_posix(), book.text, new))
 
 
 def _judged_use_in_file(path: str, use: Use) -> Judged:
@@ -118,8 +122,10 @@ def _judged_use_in_file(path: str, use: Use) -> Judged:
     if use.name == "*" or use.name.endswith(".*"):
         remedy = "import the names that you use, so that they can be looked up"
         return Judged(path, use.line, use.column, name, STAR, "", remedy, ())
-    counterpart = find(use.name)
-    rows = () if counterpart.status == MISSING else tuple(applying(use, counterpart.part))
+    counterpart = find_optax_name(use.name)
+    rows = (
+        () if counterpart.status == MISSING else tuple(applying_differences(use, counterpart.part))
+    )
     status = DIFFERENT if rows and counterpart.status == SAME else counterpart.status
     return Judged(
         path, use.line, use.column, name, status, counterpart.here, counterpart.remedy, rows

@@ -5,8 +5,8 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gradxform.commands.optax_uses.names import MISSING, find
-from gradxform.commands.optax_uses.uses import Use, dotted, inner, is_optax
+from gradxform.commands.optax_uses.names import MISSING, find_optax_name
+from gradxform.commands.optax_uses.uses import Use, dotted_name, inner, is_optax
 
 # What Optax is imported as where both are needed.
 ORIGINAL = "original_optax"
@@ -20,12 +20,12 @@ class Edit(NamedTuple):
     text: str
 
 
-def changed(source: str, tree: ast.Module, uses: list[Use]) -> str:
+def with_changed_imports(source: str, tree: ast.Module, uses: list[Use]) -> str:
     """Return the source with its imports of Optax changed."""
-    return applied(source, edits_of(source, tree, uses))
+    return with_edits(source, edits_of(source, tree, uses))
 
 
-def applied(source: str, edits: Iterable[Edit]) -> str:
+def with_edits(source: str, edits: Iterable[Edit]) -> str:
     """Return the source with edits made."""
     for edit in sorted(set(edits), reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
@@ -43,7 +43,7 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
     words = {word.id for word in ast.walk(tree) if isinstance(word, ast.Name)}
     of_optax: dict[str, list[Use]] = {}  # by the word in front: uses that must stay with Optax
     for use in uses:
-        if use.root is not None and use.name and find(use.name).status == MISSING:
+        if use.root is not None and use.name and find_optax_name(use.name).status == MISSING:
             of_optax.setdefault(use.root.id, []).append(use)
     originals: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -71,7 +71,7 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
     return edits
 
 
-def diff(path: str, source: str, new: str) -> str:
+def diff_of_file(path: str, source: str, new: str) -> str:
     """Return a unified diff, "" if nothing changes."""
     old_lines, new_lines = source.splitlines(keepends=True), new.splitlines(keepends=True)
     lines = difflib.unified_diff(old_lines, new_lines, path, path)
@@ -110,7 +110,7 @@ def _changed_import(
             others.append(_import_alias(alias.name, alias.asname))
             continue
         word, name = alias.asname or "optax", inner(alias.name) if alias.asname else ""
-        counterpart = find(name)
+        counterpart = find_optax_name(name)
         if counterpart.status == MISSING:
             lines.append(f"import {_import_alias(alias.name, alias.asname)}")
             continue
@@ -120,7 +120,7 @@ def _changed_import(
             while original in words:
                 original = f"_{original}"
             originals[word] = original
-            lines.append(f"import {_import_alias(dotted('optax', name), original)}")
+            lines.append(f"import {_import_alias(dotted_name('optax', name), original)}")
     if others:
         lines.insert(0, f"import {', '.join(others)}")
     return list(dict.fromkeys(lines))
@@ -132,7 +132,7 @@ def _changed_import_from(node: ast.ImportFrom) -> list[str] | None:
     for alias in node.names:
         if alias.name == "*":
             return None
-        counterpart = find(dotted(inner(node.module or ""), alias.name))
+        counterpart = find_optax_name(dotted_name(inner(node.module or ""), alias.name))
         if counterpart.status == MISSING:
             home, name = node.module or "", alias.name
         else:

@@ -4,7 +4,7 @@ import io
 import re
 import tokenize
 
-from gradxform.commands.optax_uses.syntax import parsed
+from gradxform.commands.optax_uses.syntax import parsed_source
 
 # A line that is none of Python's: `%magic`, `!command`, `?name`, `name?`.
 _WHOLE = re.compile(r"\s*([%!?]|[\w.*]+\?{1,2}\s*$)")
@@ -61,7 +61,7 @@ def _zero_for_magic(text: str) -> str:
 
 def _is_python_without_magic(source: str) -> bool:
     try:
-        parsed(source)
+        parsed_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

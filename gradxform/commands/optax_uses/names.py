@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 @functools.cache
-def find(name: str) -> Found:
+def find_optax_name(name: str) -> Found:
     """Return what becomes of a name.
 
     Args:
@@ -37,7 +37,7 @@ def find(name: str) -> Found:
     words = name.split(".")
     if any(word.startswith("_") and not word.startswith("__") for word in words):
         last = words[-1]
-        public = "" if last.startswith("_") or find(last).status == MISSING else last
+        public = "" if last.startswith("_") or find_optax_name(last).status == MISSING else last
         better = f"use optax.{public}" if public else "keep the import of Optax"
         return Found(MISSING, "", f"private to Optax: {better}", None)
     part: Any = gradxform
@@ -76,7 +76,7 @@ _PACKAGES = frozenset({"contrib", "experimental", "schedules", "transforms", "tr
 def _remedy_for_optax_name(part: ModuleType, words: list[str], i: int) -> str:
     """Return what to do about a name that a module does not have."""
     last = words[-1]
-    if i and find(last).status != MISSING:
+    if i and find_optax_name(last).status != MISSING:
         return f"it is gradxform.{last} here"
     names = [name for name in dir(part) if not name.startswith("_")]
     if part.__name__ == ROOT:

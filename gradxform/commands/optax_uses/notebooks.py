@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gradxform.commands.optax_uses.imports import Edit, applied
+from gradxform.commands.optax_uses.imports import Edit, with_edits
 from gradxform.commands.optax_uses.magics import masked
 from gradxform.commands.optax_uses.syntax import PortError, text_of, tree_of
 
@@ -48,7 +48,9 @@ class Notebook(NamedTuple):
             ]
             if cell_edits:
                 start, stop = cell.place
-                new = _written_notebook_source(text[start:stop], applied(cell.source, cell_edits))
+                new = _written_notebook_source(
+                    text[start:stop], with_edits(cell.source, cell_edits)
+                )
                 text = text[:start] + new + text[stop:]
         return text
 

@@ -6,7 +6,7 @@ from typing import Any
 from gradxform.commands.optax_uses.differences import Difference, differences
 from gradxform.commands.optax_uses.files import DIFFERENT, STAR, STATUSES, Judged, Ported
 from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME
-from gradxform.tables.text_table import wrap
+from gradxform.tables.text_table import wrapped_lines
 
 TITLES = {
     MISSING: "missing here",
@@ -59,10 +59,10 @@ def _block_of_port_report(title: str, uses: list[Judged], width: int) -> str:
     lines = [f"{title} ({len(uses)})"]
     for (name, rows), members in groups.items():
         places = ", ".join(dict.fromkeys(use.place for use in members))
-        lines += wrap(f"{name}  {places}", width, "  ", " " * 6)
+        lines += wrapped_lines(f"{name}  {places}", width, "  ", " " * 6)
         if members[0].remedy:
             end = "" if members[0].remedy.endswith("?") else "."
-            lines += wrap(members[0].remedy + end, width, " " * 6, " " * 6)
+            lines += wrapped_lines(members[0].remedy + end, width, " " * 6, " " * 6)
         for row in rows:
             lines += _row_of_port_report(row, width, mark=title.endswith(NUMBERS))
     return "\n".join(lines)
@@ -72,7 +72,9 @@ def _row_of_port_report(row: Difference, width: int, mark: bool) -> Iterator[str
     star = "! " if mark and row.numbers else "- "
     why = f" ({row.why})" if row.why else ""
     said = f"{star}{row.where}. Optax: {row.optax}. Here: {row.here}{why}."
-    yield from wrap(said.replace("Optax: . ", "").replace("\\|", "|"), width, " " * 6, " " * 8)
+    yield from wrapped_lines(
+        said.replace("Optax: . ", "").replace("\\|", "|"), width, " " * 6, " " * 8
+    )
 
 
 def as_data(files: Sequence[Ported]) -> dict[str, Any]:

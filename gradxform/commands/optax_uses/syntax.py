@@ -45,7 +45,7 @@ def tree_of(where: object, source: str) -> ast.Module:
       PortError: if it is not Python.
     """
     try:
-        return parsed(source)
+        return parsed_source(source)
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         raise PortError(f"{where}{line}: not Python: {error.msg}.") from None
@@ -55,7 +55,7 @@ def tree_of(where: object, source: str) -> ast.Module:
         raise PortError(f"{where}: nested too deep to be parsed.") from None
 
 
-def parsed(source: str) -> ast.Module:
+def parsed_source(source: str) -> ast.Module:
     """Return the syntax tree of a text, without the parser's warnings about the user's strings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -33,12 +33,12 @@ def inner(module: str) -> str:
     return module.removeprefix("optax").removeprefix(".")
 
 
-def dotted(*names: str) -> str:
+def dotted_name(*names: str) -> str:
     """Return names with dots between them."""
     return ".".join(filter(None, names))
 
 
-def bindings(node: ast.stmt) -> Iterator[Binding]:
+def optax_bindings(node: ast.stmt) -> Iterator[Binding]:
     """Yield the words that an import statement binds to Optax."""
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -50,7 +50,7 @@ def bindings(node: ast.stmt) -> Iterator[Binding]:
     elif isinstance(node, ast.ImportFrom) and not node.level and is_optax(node.module):
         for alias in node.names:
             if alias.name != "*":
-                name = dotted(inner(node.module or ""), alias.name)
+                name = dotted_name(inner(node.module or ""), alias.name)
                 yield Binding(alias.asname or alias.name, name)
 
 
@@ -60,11 +60,11 @@ def find_uses(tree: ast.Module) -> list[Use]:
     uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names_of_words |= {b.word: b.name for b in bindings(node)}
+            names_of_words |= {b.word: b.name for b in optax_bindings(node)}
             if isinstance(node, ast.ImportFrom) and not node.level and is_optax(node.module):
                 for alias in node.names:
                     star = alias.name == "*"
-                    name = "*" if star else dotted(inner(node.module or ""), alias.name)
+                    name = "*" if star else dotted_name(inner(node.module or ""), alias.name)
                     uses.append(Use(alias.lineno, alias.col_offset + 1, name, None, "import", None))
     visitor = _OptaxUseVisitor(names_of_words)
     visitor.visit(tree)
@@ -172,7 +172,7 @@ class _OptaxUseVisitor(ast.NodeVisitor):
             return False
         if root.id not in self.names_of_words or any(root.id in names for names in self.hidden):
             return False
-        name = dotted(self.names_of_words[root.id], *reversed(words))
+        name = dotted_name(self.names_of_words[root.id], *reversed(words))
         where = (node.lineno, node.col_offset + 1)
         self.uses.append(Use(*where, name, call, self.within, root))
         return True

@@ -15,12 +15,12 @@ from gradxform.compat.keras.multi_configs import MULTI, read_multi, written_mult
 from gradxform.compat.keras.multi_optimizer import multi_of
 from gradxform.compat.keras.objects import (
     Described,
-    called,
+    call_factory,
     check_keys,
-    described,
-    known,
+    described_object,
+    known_factory,
     read_by,
-    written,
+    written_object,
     written_own,
 )
 from gradxform.compat.keras.own_optimizer import Optimizer
@@ -65,7 +65,7 @@ def doors_of(v2: tuple[Factory, ...]) -> Doors:
 def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
     """Return the optimizer of a name, of a config, or itself."""
     if isinstance(identifier, str):
-        thing = described({"class_name": identifier, "config": {}}, "identifier")
+        thing = described_object({"class_name": identifier, "config": {}}, "identifier")
         return _read_keras_config(doors, thing, custom_objects, "identifier")
     if isinstance(identifier, dict):
         return deserialize(doors, identifier, custom_objects)
@@ -83,7 +83,7 @@ def _is_keras_optimizer(x: Any) -> bool:
 
 def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
     """Return the optimizer that Keras's plain data describes."""
-    return _read_keras_config(doors, described(config, "config"), custom_objects, "config")
+    return _read_keras_config(doors, described_object(config, "config"), custom_objects, "config")
 
 
 def _read_keras_config(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
@@ -94,10 +94,10 @@ def _read_keras_config(doors: Doors, thing: Described, custom_objects: Any, wher
     if name == MULTI and thing.is_keras and thing.class_name not in own:
         return read_multi(
             thing,
-            lambda x, at: _read_keras_config(doors, described(x, at), custom_objects, at),
+            lambda x, at: _read_keras_config(doors, described_object(x, at), custom_objects, at),
             where,
         )
-    factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
+    factory = known_factory(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
     is_new = name not in doors.v2 or _is_new_keras_config(thing)
     place = f"{where}.config"
@@ -133,13 +133,13 @@ def _read_loss_scale_config(
             f"{where}.config: no {key}, the config of the optimizer whose loss is scaled."
         )
     place = f"{where}.config.{key}"
-    inner = described(config[key], place)
+    inner = described_object(config[key], place)
     # A scale of its own, which Keras does not apply here.
     own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
     inner = inner._replace(config=own)
     config[key] = _read_keras_config(doors, inner, custom_objects, place)
     check_keys(factory, config, f"{where}.config", ValueError)
-    return called(factory, config, f"{where}.config")
+    return call_factory(factory, config, f"{where}.config")
 
 
 def _is_new_keras_config(thing: Described) -> bool:
@@ -291,7 +291,7 @@ def _written_keras2_config(
     if "schedule_decay" in arguments:
         config["decay"] = arguments["schedule_decay"]
     title = factory.__name__
-    return written(title, {"name": name or title, **config}, None)
+    return written_object(title, {"name": name or title, **config}, None)
 
 
 def _read_off_keras3_arguments(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
@@ -348,11 +348,11 @@ def _written_loss_scale_config(
             error = failed
         else:
             config = {"name": name or "loss_scale_optimizer", "inner_optimizer": inner, **numbers}
-            return written("LossScaleOptimizer", config, "keras.optimizers")
+            return written_object("LossScaleOptimizer", config, "keras.optimizers")
     if version in (None, 2):
         inner = serialize(doors, tx.inner, None, version)
         config = {"inner_optimizer": inner, "dynamic": dynamic, **numbers}
-        return written("LossScaleOptimizer", config, None)
+        return written_object("LossScaleOptimizer", config, None)
     if error is not None:
         raise error
     return None
@@ -377,4 +377,4 @@ def _written_keras3_config(
     if config["use_ema"] and from_start != is_2_15:
         return None
     config["name"] = name or (title if is_2_15 else title.lower())
-    return written(title, config, "keras.optimizers")
+    return written_object(title, config, "keras.optimizers")

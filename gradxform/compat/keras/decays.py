@@ -11,12 +11,12 @@ from gradxform.compat.keras.learning_rate_schedule import (
     is_own,
 )
 from gradxform.compat.keras.objects import (
-    called,
+    call_factory,
     check_keys,
-    described,
-    known,
+    described_object,
+    known_factory,
     read_by,
-    written,
+    written_object,
     written_own,
 )
 from gradxform.errors import shown
@@ -30,10 +30,10 @@ from gradxform.schedules.decay import (
 )
 from gradxform.schedules.join import join_schedules
 from gradxform.types import Schedule
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 
 
-@checked
+@with_checked_arguments
 def ExponentialDecay(
     initial_learning_rate: float,
     decay_steps: int | float,
@@ -45,7 +45,7 @@ def ExponentialDecay(
     return exponential_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
-@checked
+@with_checked_arguments
 def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Schedule:
     """Return values[i] up to and including step boundaries[i]: `join_schedules` of constants.
 
@@ -55,7 +55,7 @@ def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Sc
     return piecewise("PiecewiseConstantDecay", boundaries, values)
 
 
-@checked
+@with_checked_arguments
 def PolynomialDecay(
     initial_learning_rate: float,
     decay_steps: int | float,
@@ -70,7 +70,7 @@ def PolynomialDecay(
     )
 
 
-@checked
+@with_checked_arguments
 def InverseTimeDecay(
     initial_learning_rate: float,
     decay_steps: int | float,
@@ -82,7 +82,7 @@ def InverseTimeDecay(
     return inverse_time_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
-@checked
+@with_checked_arguments
 def CosineDecay(
     initial_learning_rate: float,
     decay_steps: int | float,
@@ -106,7 +106,7 @@ def CosineDecay(
     return join_schedules((climb, decay), (warmup_steps,))
 
 
-@checked
+@with_checked_arguments
 def CosineDecayRestarts(
     initial_learning_rate: float,
     first_decay_steps: int | float,
@@ -119,7 +119,7 @@ def CosineDecayRestarts(
     return cosine_decay_restarts(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 
 
-@checked
+@with_checked_arguments
 def LinearCosineDecay(
     initial_learning_rate: float,
     decay_steps: int | float,
@@ -201,7 +201,7 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
             if version == 3:
                 arguments = _OF_KERAS_3.get(kind, {}) | arguments
                 name = name or _NAMES_OF_KERAS_3.get(kind, kind)
-            return written(kind, {**arguments, "name": name}, module)
+            return written_object(kind, {**arguments, "name": name}, module)
     raise ValueError(
         f"schedules.serialize: no schedule of Keras is {shown(schedule)}; to_config writes any "
         "schedule of the library."
@@ -254,11 +254,11 @@ def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = 
 
 def deserialized(config: Any, custom_objects: Any, where: str) -> Schedule:
     """Return `deserialize(config, custom_objects)`, with messages that say where it stands."""
-    thing = described(config, where)
-    factory = known(thing, _CLASSES, custom_objects, where, "schedule")
+    thing = described_object(config, where)
+    factory = known_factory(thing, _CLASSES, custom_objects, where, "schedule")
     if factory in _FACTORIES:
         check_keys(factory, thing.config, f"{where}.config", TypeError)
-        schedule = called(factory, thing.config, f"{where}.config")
+        schedule = call_factory(factory, thing.config, f"{where}.config")
     else:
         schedule = read_by(factory, thing.config, f"{where}.config")
     if not callable(schedule):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gradxform.compat.keras.imports import imported
+from gradxform.compat.keras.imports import imported_from_keras
 from gradxform.compat.keras.saved import SavedTransform, is_transform
 from gradxform.compat.keras.weights import set_weights
 from gradxform.errors import shown
@@ -66,7 +66,7 @@ def saved_optimizer(path: str | os.PathLike[str]) -> Saved:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"load_optimizer: path must be the path of a file, got {shown(path)}.")
     name = os.fspath(path)
-    h5py = imported("load_optimizer", "h5py")
+    h5py = imported_from_keras("load_optimizer", "h5py")
     if not os.path.isfile(name):
         raise FileNotFoundError(f"load_optimizer: there is no file {name!r}.")
     try:

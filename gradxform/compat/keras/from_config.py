@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from gradxform.compat.keras import decays
-from gradxform.compat.keras.objects import called, check_keys, written
+from gradxform.compat.keras.objects import call_factory, check_keys, written_object
 from gradxform.errors import shown
 
 P = ParamSpec("P")
@@ -61,7 +61,9 @@ def around_others(factory: Callable[P, T_co]) -> Door[P, T_co]:
     def read(config: Mapping[str, Any], custom_objects: Any, where: str) -> Any:
         # It knows the classes of all optimizers, and so is above each of them.
         deserialize = importlib.import_module("gradxform.compat.keras.keras").deserialize
-        return deserialize(written(_factory_name(factory), dict(config), None), custom_objects)
+        return deserialize(
+            written_object(_factory_name(factory), dict(config), None), custom_objects
+        )
 
     return _with_from_config_method(factory, read)
 
@@ -101,7 +103,7 @@ def made_of(
     arguments = _new_config_arguments(config, where) if is_new else _old_config_arguments(config)
     # Of the classes that Keras raises itself.
     check_keys(factory, arguments, where, ValueError if is_new else TypeError)
-    return called(factory, arguments, where)
+    return call_factory(factory, arguments, where)
 
 
 def _old_config_arguments(config: Mapping[str, Any]) -> dict[str, Any]:

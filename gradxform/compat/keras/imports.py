@@ -6,7 +6,7 @@ from typing import Any
 from gradxform.errors import name_of
 
 
-def imported(caller: str, module: str) -> Any:
+def imported_from_keras(caller: str, module: str) -> Any:
     """Return a module of the extra `keras`.
 
     Raises:
@@ -33,7 +33,7 @@ def keras_on_jax(caller: Any) -> Any:
       RuntimeError: if its backend is not JAX.
     """
     caller = caller if isinstance(caller, str) else name_of(caller)
-    keras = imported(caller, "keras")
+    keras = imported_from_keras(caller, "keras")
     if int(keras.__version__.partition(".")[0]) < 3:
         raise ImportError(f"{caller}: needs Keras 3, this is {keras.__version__}.")
     backend = keras.config.backend()

@@ -23,7 +23,7 @@ from gradxform.compat.keras.decays import (
 )
 from gradxform.compat.keras.keywords import (
     adam_parts,
-    counting,
+    counting_part,
     epsilon_of,
     is_present,
     keras_optimizer,
@@ -78,7 +78,7 @@ def SGD(
     parts = [descend(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum, nesterov)]
-    return chain(*parts, *counting(learning_rate))
+    return chain(*parts, *counting_part(learning_rate))
 
 
 @keras_optimizer
@@ -103,8 +103,8 @@ def RMSprop(
     rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=is_present(momentum))
     if not is_present(momentum):
         parts = with_semantics("slots", rule, descend(learning_rate)).transforms
-        return chain(*parts, *counting(learning_rate))
-    return chain(rule, descend(learning_rate), trace(momentum), *counting(learning_rate))
+        return chain(*parts, *counting_part(learning_rate))
+    return chain(rule, descend(learning_rate), trace(momentum), *counting_part(learning_rate))
 
 
 @keras_optimizer
@@ -119,7 +119,7 @@ def Adagrad(
     Reference: `tf.keras.optimizers.Adagrad`.
     """
     rule = scale_by_rss(initial_accumulator_value, epsilon_of(epsilon), eps_in_sqrt=False)
-    return chain(rule, descend(learning_rate), *counting(learning_rate))
+    return chain(rule, descend(learning_rate), *counting_part(learning_rate))
 
 
 @keras_optimizer
@@ -134,7 +134,7 @@ def Adadelta(
     Reference: `tf.keras.optimizers.Adadelta`.
     """
     rule = scale_by_adadelta(rho, epsilon_of(epsilon))
-    return chain(rule, descend(learning_rate), *counting(learning_rate))
+    return chain(rule, descend(learning_rate), *counting_part(learning_rate))
 
 
 @keras_optimizer

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.compat.keras.keras3_options import keras3_optimizer
-from gradxform.compat.keras.keywords import adam_parts, counting, is_present
+from gradxform.compat.keras.keywords import adam_parts, counting_part, is_present
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOptimizer
 from gradxform.compat.keras.multi_optimizer import (
     MultiOptimizer as MultiOptimizer,
@@ -61,7 +61,7 @@ def SGD(
     parts: list[Any] = [scale_by_learning_rate(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum, nesterov)]
-    return chain(*parts, *counting(learning_rate))
+    return chain(*parts, *counting_part(learning_rate))
 
 
 @keras3_optimizer
@@ -82,7 +82,7 @@ def RMSprop(
     parts: list[Any] = [scale_by(rho, epsilon), scale_by_learning_rate(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum)]
-    return chain(*parts, *counting(learning_rate))
+    return chain(*parts, *counting_part(learning_rate))
 
 
 @keras3_optimizer
@@ -96,7 +96,7 @@ def Adagrad(
     Reference: `keras.optimizers.Adagrad`.
     """
     rule = scale_by_rss(initial_accumulator_value, epsilon)
-    return chain(rule, scale_by_learning_rate(learning_rate), *counting(learning_rate))
+    return chain(rule, scale_by_learning_rate(learning_rate), *counting_part(learning_rate))
 
 
 @keras3_optimizer
@@ -108,7 +108,7 @@ def Adadelta(
     Reference: `keras.optimizers.Adadelta`.
     """
     rule = scale_by_adadelta(rho, epsilon)
-    return chain(rule, scale_by_learning_rate(learning_rate), *counting(learning_rate))
+    return chain(rule, scale_by_learning_rate(learning_rate), *counting_part(learning_rate))
 
 
 @keras3_optimizer

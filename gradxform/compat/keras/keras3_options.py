@@ -8,7 +8,7 @@ from typing import Any
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.called_numbers import called_numbers, with_called_numbers
 from gradxform.compat.keras.from_config import Door, with_from_config
-from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
+from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented_factory
 from gradxform.compat.keras.rates import last_of_every
 from gradxform.errors import did_you_mean, must_be
 from gradxform.transforms.scaling import scale
@@ -82,7 +82,9 @@ def keras3_optimizer(function: Factory) -> Door[..., chain]:
     def factory(*args: Any, **kwargs: Any) -> chain:
         return with_called_numbers(made, factory, args, kwargs, signature)
 
-    return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=True)
+    return with_from_config(
+        presented_factory(factory, signature, function.__doc__, _DOC), is_new=True
+    )
 
 
 def _options_decay_params(options: dict[str, Any]) -> bool:
@@ -111,7 +113,7 @@ def _check_keras3_options(title: str, options: dict[str, Any]) -> None:
         )
 
 
-def around(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -> chain:
+def around_keras3_step(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -> chain:
     """Return a chain with what Keras 3 does before and after its step.
 
     Args:

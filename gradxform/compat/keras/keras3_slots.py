@@ -102,7 +102,7 @@ def muon_of(tx: Any) -> Any:
     return tx if inside is None or isinstance(inside, scale_by_muon) else muon_of(inside)
 
 
-def unbounded(schedule: Any) -> Any:
+def unbounded_rate(schedule: Any) -> Any:
     """Return the number or schedule that Adafactor bounds by the step; another one as it is."""
     if not isinstance(schedule, at_most_inverse_sqrt):
         return schedule

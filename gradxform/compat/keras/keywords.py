@@ -93,7 +93,9 @@ def keras_optimizer(function: Factory) -> Door[..., chain]:
     def factory(*args: Any, **kwargs: Any) -> chain:
         return with_called_numbers(made, factory, args, kwargs, signature)
 
-    return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=False)
+    return with_from_config(
+        presented_factory(factory, signature, function.__doc__, _DOC), is_new=False
+    )
 
 
 def keyword_parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
@@ -104,7 +106,7 @@ def keyword_parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.P
     ]
 
 
-def presented(
+def presented_factory(
     factory: Callable[..., chain], signature: inspect.Signature, doc: str | None, shared_doc: str
 ) -> Callable[..., chain]:
     """Return `factory` with this signature, and the shared docstring before its source."""
@@ -175,7 +177,7 @@ def is_present(number: Any) -> bool:
     return is_live(number) or bool(number)
 
 
-def counting(learning_rate: Any) -> list[Any]:
+def counting_part(learning_rate: Any) -> list[Any]:
     """Return the part that counts `iterations`, where nothing else does; a schedule counts."""
     return [] if callable(learning_rate) else [count_updates()]
 

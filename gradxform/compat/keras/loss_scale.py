@@ -9,10 +9,10 @@ import numpy as np
 from gradxform.base import check_transform
 from gradxform.compat.keras.from_config import around_others
 from gradxform.compat.keras.keras3_options import without_loss_scale_factor
-from gradxform.compat.keras.objects import called, check_keys, described, known
+from gradxform.compat.keras.objects import call_factory, check_keys, described_object, known_factory
 from gradxform.errors import shown
 from gradxform.types import PositiveInt
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_scale
 
 # In the order in which Keras has them, before those of the optimizer inside. The first two
@@ -24,7 +24,7 @@ _INITIAL, _GROWTH = 2.0**15, 2000
 
 
 @around_others
-@checked
+@with_checked_arguments
 def LossScaleOptimizer(
     inner_optimizer: Any,
     initial_scale: float | None = None,
@@ -115,10 +115,10 @@ def _arguments_of_loss_scale(scale: Any) -> dict[str, Any]:
             f"FixedLossScale or DynamicLossScale, got {shown(scale)}."
         )
     where = "LossScaleOptimizerV1: loss_scale"
-    thing = described(scale, where)
-    factory = known(thing, _SCALES, None, where, "loss scale")
+    thing = described_object(scale, where)
+    factory = known_factory(thing, _SCALES, None, where, "loss scale")
     check_keys(factory, thing.config, f"{where}.config", TypeError)
-    return called(factory, thing.config, f"{where}.config")
+    return call_factory(factory, thing.config, f"{where}.config")
 
 
 def FixedLossScale(loss_scale_value: float) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from gradxform.compat.keras.multi_optimizer import (
     OptimizerMap,
     map_of_config,
 )
-from gradxform.compat.keras.objects import Described, called, check_keys, described, written
+from gradxform.compat.keras.objects import (
+    Described,
+    call_factory,
+    check_keys,
+    described_object,
+    written_object,
+)
 from gradxform.errors import shown
 
 MULTI = "multioptimizer"
@@ -36,14 +42,14 @@ def read_multi(thing: Described, read: Callable[[Any, str], Any], where: str) ->
             f"{place}.{_KEY}: must be the config of an OptimizerMap, got {shown(data)}. A function "
             "of Keras's variables cannot be read; write an OptimizerMap in its place."
         )
-    inner = described(data, f"{place}.{_KEY}")
+    inner = described_object(data, f"{place}.{_KEY}")
     try:
         config[_KEY] = map_of_config(OptimizerMap, inner.config, read, f"{place}.{_KEY}.config")
     except ValueError as error:  # those of the map do not know the place
         if str(error).startswith("OptimizerMap: "):
             raise ValueError(f"{place}.{_KEY}: {error}") from None
         raise
-    return called(MultiOptimizer, config, place)
+    return call_factory(MultiOptimizer, config, place)
 
 
 def written_multi(multi: Multi, write: Callable[[Any], dict[str, Any]], name: str | None) -> Any:
@@ -57,8 +63,8 @@ def written_multi(multi: Multi, write: Callable[[Any], dict[str, Any]], name: st
     by_key = {key: whole(multi.optimizers[label]) for key, label in multi.labels.items()}
     maps = {"default_optimizer": whole(multi.optimizers[multi.default]), "optimizer_map": by_key}
     config = {
-        _KEY: written("OptimizerMap", maps, "keras.optimizers"),
+        _KEY: written_object("OptimizerMap", maps, "keras.optimizers"),
         "loss_scale_factor": factor,
         "name": name or "multi_optimizer",
     }
-    return written("MultiOptimizer", config, "keras.optimizers")
+    return written_object("MultiOptimizer", config, "keras.optimizers")

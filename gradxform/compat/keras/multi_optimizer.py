@@ -14,7 +14,7 @@ from gradxform.leaves.masks import label_by, path_matches
 from gradxform.transforms.counts import count_updates
 from gradxform.transforms.scaling import scale
 from gradxform.types import SupportsTransform
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.fields import value
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.loss_scale import has_loss_scale
@@ -225,7 +225,7 @@ class optimizer_key(path_matches):
 
 
 @around_others
-@checked
+@with_checked_arguments
 def MultiOptimizer(
     optimizer_map: Any, loss_scale_factor: float | None = None, name: Any = None
 ) -> chain:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gradxform.errors import cut, did_you_mean, shown
+from gradxform.errors import cut_name, did_you_mean, shown
 
 _KEYS = ("class_name", "config", "module", "registered_name", "build_config", "shared_object_id")
 _MODULES = ("keras", "tf_keras", "tensorflow.keras", "tensorflow.python.keras")
@@ -26,7 +26,7 @@ class Described(NamedTuple):
         )
 
 
-def described(data: Any, where: str) -> Described:
+def described_object(data: Any, where: str) -> Described:
     """Return an object of plain data.
 
     Args:
@@ -58,8 +58,8 @@ def described(data: Any, where: str) -> Described:
     name = name.removeprefix("Custom>")
     if not all(part.isidentifier() for part in name.split(">")):
         raise ValueError(
-            f"{where}.class_name: must be the name of a class, got {shown(cut(name))}; nothing is "
-            "imported."
+            f"{where}.class_name: must be the name of a class, got {shown(cut_name(name))}; "
+            "nothing is imported."
         )
     if config is None:
         raise ValueError(f"{where}: no config; without arguments it is {{}}.")
@@ -68,7 +68,7 @@ def described(data: Any, where: str) -> Described:
     return Described(name, dict(config), module, registered)
 
 
-def known(
+def known_factory(
     thing: Described, classes: Mapping[str, Any], custom_objects: Any, where: str, kind: str
 ) -> Any:
     """Return the factory of a class by its name, in any case.
@@ -94,7 +94,7 @@ def known(
             return own[name]
     if thing.is_keras and thing.class_name.lower() in classes:
         return classes[thing.class_name.lower()]
-    of_module = "" if thing.is_keras else f" of {cut(str(thing.module))}"
+    of_module = "" if thing.is_keras else f" of {cut_name(str(thing.module))}"
     hint = did_you_mean(thing.class_name.lower(), classes) if thing.is_keras else ""
     raise ValueError(
         f"{where}: unknown {kind} {thing.class_name!r}{of_module}; pass its factory in "
@@ -115,7 +115,7 @@ def check_keys(
             )
 
 
-def called(factory: Callable[..., Any], config: dict[str, Any], where: str) -> Any:
+def call_factory(factory: Callable[..., Any], config: dict[str, Any], where: str) -> Any:
     """Return what a factory makes of a config.
 
     Raises:
@@ -135,17 +135,17 @@ def read_by(factory: Any, config: dict[str, Any], where: str) -> Any:
       TypeError, ValueError: those of the factory, with the place.
     """
     if not hasattr(factory, "from_config"):
-        return called(factory, config, where)
-    return called(lambda **arguments: factory.from_config(arguments), config, where)
+        return call_factory(factory, config, where)
+    return call_factory(lambda **arguments: factory.from_config(arguments), config, where)
 
 
 def written_own(kind: type, config: dict[str, Any], is_keras_3: bool) -> dict[str, Any]:
     """Return an object of a class of the caller as plain data."""
-    plain = written(kind.__name__, config, kind.__module__ if is_keras_3 else None)
+    plain = written_object(kind.__name__, config, kind.__module__ if is_keras_3 else None)
     return plain | ({"registered_name": kind.__name__} if is_keras_3 else {})
 
 
-def written(class_name: str, config: dict[str, Any], module: str | None) -> dict[str, Any]:
+def written_object(class_name: str, config: dict[str, Any], module: str | None) -> dict[str, Any]:
     """Return an object as plain data; `module` is what Keras 3 adds, None for Keras 2."""
     if module is None:
         return {"class_name": class_name, "config": config}

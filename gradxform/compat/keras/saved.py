@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.compat.keras import decays
-from gradxform.compat.keras.keras3_options import OPTIONS, around
+from gradxform.compat.keras.keras3_options import OPTIONS, around_keras3_step
 from gradxform.compat.keras.optimizer import plain_array, tree_of
 from gradxform.compat.keras.rates import last_of_every
 from gradxform.compat.keras.weights import get_weights, parameter_paths, set_weights
@@ -44,7 +44,7 @@ class SavedTransform:
     def _around(self, inner: Any) -> chain:
         """Return what Keras does around the steps of a transform."""
         steps = chain(inner, scale_by_learning_rate(self._rate, flip_sign=False))
-        return around(name_of(self.inner), steps, self._rate, self._options)
+        return around_keras3_step(name_of(self.inner), steps, self._rate, self._options)
 
     def state(
         self, params: Params, weights: Sequence[np.ndarray], order: Sequence[str] | None

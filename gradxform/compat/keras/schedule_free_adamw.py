@@ -9,7 +9,7 @@ from gradxform.numerics import abs_sq, cast, count_and_debias, scalar, value_at
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import (
     Array,
     Decay,
@@ -40,7 +40,7 @@ class ScheduleFreeAdamState(NamedTuple):
 
     def exchanged(self, name: str, params: Params) -> "SwappedScheduleFreeAdamState":
         """Return the state that keeps the parameters y, where x is in their place."""
-        return SwappedScheduleFreeAdamState(*self, y=copied(params))
+        return SwappedScheduleFreeAdamState(*self, y=copied_params(params))
 
 
 class SwappedScheduleFreeAdamState(NamedTuple):
@@ -117,7 +117,7 @@ class step_by_schedule_free_adam(ArrayRule):
         return ScheduleFreeAdamState(
             count=zero_count(),
             b1=jnp.array(scalar(self.b1), copy=True),
-            z=copied(params),
+            z=copied_params(params),
             nu=real_zeros_like(params),
         )
 

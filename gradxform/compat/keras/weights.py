@@ -16,7 +16,7 @@ from gradxform.compat.keras.keras3_slots import (
     has_muon,
     muon_of,
     to_keras3,
-    unbounded,
+    unbounded_rate,
     with_leaves,
 )
 from gradxform.compat.keras.loss_scale import own_weights, with_own_weights
@@ -327,7 +327,7 @@ def _rate_among_weights(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
             return hyperparams[_RATE]
         rate = getattr(part, _RATE, None)
         if isinstance(part, scale_by_learning_rate):
-            rates.append(unbounded(rate))
+            rates.append(unbounded_rate(rate))
         elif rate is not None and not callable(rate):
             rates.append(rate)
     if has_muon(tx):  # Adam's has a factor of its own

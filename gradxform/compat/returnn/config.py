@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradxform.compat.arguments import with_semantics
-from gradxform.compat.keras.objects import called
+from gradxform.compat.keras.objects import call_factory
 from gradxform.compat.returnn.names import get_optimizer_class
 from gradxform.compat.returnn.rates import cyclic_exponential_decay, returnn_rate
 from gradxform.compat.returnn.raw_gradients import (
@@ -192,7 +192,7 @@ def _updater_of_config(
 
 def _part_of_config_key(name: str, part: Callable[[Any], Any], x: Any) -> Any:
     """Return the part that a key of the config asks for."""
-    return called(lambda x: part(x), {"x": x}, f"config: {name}")
+    return call_factory(lambda x: part(x), {"x": x}, f"config: {name}")
 
 
 def _optimizer_of_config(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
@@ -226,7 +226,7 @@ def _optimizer_of_config(config: Mapping[str, Any], group_options: Mapping[str, 
     if "momentum" in parameters and momentum:
         arguments.setdefault("momentum", momentum)
     arguments["learning_rate"] = _rate_of_config(config, times)
-    return called(factory, arguments, f"config: optimizer {default!r}")
+    return call_factory(factory, arguments, f"config: optimizer {default!r}")
 
 
 def _default_optimizer_of_config(
@@ -260,7 +260,9 @@ def _rate_of_config(config: Mapping[str, Any], times: Any) -> Any:
                 f"{', '.join(map(str, dynamic))}."
             )
         arguments = {"init_value": rate, **dynamic}
-        schedule = called(cyclic_exponential_decay, arguments, "config: dynamic_learning_rate")
+        schedule = call_factory(
+            cyclic_exponential_decay, arguments, "config: dynamic_learning_rate"
+        )
     elif callable(dynamic):
         kinds = [p.kind for p in inspect.signature(dynamic).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:

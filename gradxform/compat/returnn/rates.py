@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.numerics import scalar
-from gradxform.schedules.schedule import Schedule, as_count, number
+from gradxform.schedules.schedule import Schedule, as_count, number_of_field
 from gradxform.types import Array, Finite, Positive, PositiveInt
 from gradxform.values.fields import value
 
@@ -32,7 +32,7 @@ class cyclic_exponential_decay(Schedule):
     def __call__(self, count: Any) -> Array:
         """Return the value in its cycle."""
         in_cycle = scalar(as_count(count) % jnp.asarray(self.interval, as_count(count).dtype))
-        return number(self.init_value) * scalar(self.decay) ** in_cycle
+        return number_of_field(self.init_value) * scalar(self.decay) ** in_cycle
 
 
 @value

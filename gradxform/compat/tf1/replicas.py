@@ -9,7 +9,7 @@ import inspect
 from typing import Any
 
 from gradxform.base import check_transform
-from gradxform.compat.arguments import named
+from gradxform.compat.arguments import mask_of_names
 from gradxform.distributed.averaging.elastic import agn, elastic_average
 from gradxform.distributed.averaging.model_average import model_average
 from gradxform.distributed.averaging.stale import drop_stale
@@ -19,7 +19,7 @@ from gradxform.errors import name_of, require_choice, shown
 from gradxform.interop import identity
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Choice, Fixed, Size
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.content import all_in
 from gradxform.wrappers.average import moving_average
 from gradxform.wrappers.compose import chain
@@ -34,7 +34,7 @@ _REDUCTIONS = (
 )
 
 
-@checked
+@with_checked_arguments
 def SyncReplicas(
     opt: Any,
     replicas_to_aggregate: Size,
@@ -65,7 +65,7 @@ def SyncReplicas(
 
     Reference: `tf.train.SyncReplicasOptimizer`.
     """
-    mask = named("SyncReplicas", "variables_to_average", variables_to_average)
+    mask = mask_of_names("SyncReplicas", "variables_to_average", variables_to_average)
     if variables_to_average is not None and variable_averages is None:
         raise ValueError(
             "SyncReplicas: variables_to_average needs variable_averages, the decay of the averages."
@@ -88,7 +88,7 @@ def SyncReplicas(
     return sync_replicas(opt, axis, replicas_to_aggregate=replicas_to_aggregate)
 
 
-@checked
+@with_checked_arguments
 def ModelAverage(
     opt: Any,
     num_worker: Fixed = None,
@@ -107,7 +107,7 @@ def ModelAverage(
     return model_average(opt, axis, period=interval_steps)
 
 
-@checked
+@with_checked_arguments
 def ElasticAverage(
     opt: Any,
     num_worker: Fixed = None,
@@ -144,7 +144,7 @@ def ElasticAverage(
     )
 
 
-@checked
+@with_checked_arguments
 def AGN(
     optimizer: Any = None,
     num_worker: Fixed = None,
@@ -169,7 +169,7 @@ def AGN(
     )
 
 
-@checked
+@with_checked_arguments
 def DropStaleGradient(
     opt: Any, staleness: int, use_locking: Any = False, name: Any = "DropStaleGradient"
 ) -> drop_stale:
@@ -182,7 +182,7 @@ def DropStaleGradient(
     return drop_stale(opt, staleness)
 
 
-@checked
+@with_checked_arguments
 def Tower(
     optimizer_or_optimizer_fn: Any = None,
     loss_reduction: Choice = "weighted_sum_by_nonzero_weights",

@@ -16,7 +16,7 @@ from gradxform.compat.arguments import (
     descend,
     not_below_zero,
     piecewise,
-    require,
+    require_arguments,
 )
 from gradxform.compat.tf1.checkpoints import (
     from_checkpoint as from_checkpoint,
@@ -49,7 +49,7 @@ from gradxform.transforms.proximal import (
 )
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import Fixed, ScalarOrSchedule, Schedule
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.compose import chain
 
 # ------------------------------------------------------------------------------------ optimizers
@@ -293,7 +293,7 @@ def _tf1_schedule_by_decay_rate(schedule: Any, formula: str):  # noqa: ANN202, t
         staircase: bool = False,
         name: Any = None,
     ) -> Schedule:
-        require(schedule.__name__, decay_steps=decay_steps, decay_rate=decay_rate)
+        require_arguments(schedule.__name__, decay_steps=decay_steps, decay_rate=decay_rate)
         return schedule(learning_rate, decay_steps, decay_rate, staircase=staircase)
 
     factory.__name__ = factory.__qualname__ = schedule.__name__
@@ -312,7 +312,7 @@ inverse_time_decay = _tf1_schedule_by_decay_rate(
 )
 
 
-@checked
+@with_checked_arguments
 def polynomial_decay(
     learning_rate: float,
     global_step: Fixed = None,
@@ -323,11 +323,11 @@ def polynomial_decay(
     name: Any = None,
 ) -> Schedule:
     """Return `polynomial_schedule` from learning_rate to end_learning_rate in decay_steps."""
-    require("polynomial_decay", decay_steps=decay_steps)
+    require_arguments("polynomial_decay", decay_steps=decay_steps)
     return polynomial_schedule(learning_rate, end_learning_rate, power, decay_steps, cycle=cycle)
 
 
-@checked
+@with_checked_arguments
 def piecewise_constant(
     x: Any = None, boundaries: Any = REQUIRED, values: Any = REQUIRED, name: Any = None
 ) -> Schedule:
@@ -336,14 +336,14 @@ def piecewise_constant(
     Raises:
       ValueError: unless there is one more value than boundaries.
     """
-    require("piecewise_constant", boundaries=boundaries, values=values)
+    require_arguments("piecewise_constant", boundaries=boundaries, values=values)
     return piecewise("piecewise_constant", boundaries, values)
 
 
 piecewise_constant_decay = piecewise_constant  # TensorFlow has both names
 
 
-@checked
+@with_checked_arguments
 def cosine_decay(
     learning_rate: float,
     global_step: Fixed = None,
@@ -352,11 +352,11 @@ def cosine_decay(
     name: Any = None,
 ) -> Schedule:
     """Return `cosine_decay_schedule`, down to alpha learning_rate."""
-    require("cosine_decay", decay_steps=decay_steps)
+    require_arguments("cosine_decay", decay_steps=decay_steps)
     return cosine_decay_schedule(learning_rate, decay_steps, alpha)
 
 
-@checked
+@with_checked_arguments
 def cosine_decay_restarts(
     learning_rate: float,
     global_step: Fixed = None,
@@ -367,11 +367,11 @@ def cosine_decay_restarts(
     name: Any = None,
 ) -> Schedule:
     """Return `cosine_decay_restarts`."""
-    require("cosine_decay_restarts", first_decay_steps=first_decay_steps)
+    require_arguments("cosine_decay_restarts", first_decay_steps=first_decay_steps)
     return _cosine_decay_restarts(learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 
 
-@checked
+@with_checked_arguments
 def linear_cosine_decay(
     learning_rate: float,
     global_step: Fixed = None,
@@ -382,5 +382,5 @@ def linear_cosine_decay(
     name: Any = None,
 ) -> Schedule:
     """Return `linear_cosine_decay`."""
-    require("linear_cosine_decay", decay_steps=decay_steps)
+    require_arguments("linear_cosine_decay", decay_steps=decay_steps)
     return _linear_cosine_decay(learning_rate, decay_steps, num_periods, alpha, beta)

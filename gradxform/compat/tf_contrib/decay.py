@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradxform.compat import tf1
-from gradxform.compat.arguments import named
+from gradxform.compat.arguments import mask_of_names
 from gradxform.compat.called_numbers import takes_called_numbers
 from gradxform.errors import name_of, shown
 from gradxform.types import ScalarOrSchedule
@@ -54,7 +54,7 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
         **kwargs: Any,
     ) -> chain:
         base = Base(*args, **kwargs)
-        mask = named(factory, "decay_var_list", decay_var_list)
+        mask = mask_of_names(factory, "decay_var_list", decay_var_list)
         weight_decay = number_or_called(weight_decay)
         decay = decoupled_weight_decay(base, weight_decay, mask, decay_first=True)
         if Base is tf1.GradientDescent:

@@ -8,7 +8,7 @@ from gradxform.compat.tf1.door_names import remembers_names
 from gradxform.schedules.periodic import cosine_sign_decay, linear_sign_decay, restart_sign_decay
 from gradxform.transforms.agreement import scale_by_add_sign, scale_by_power_sign
 from gradxform.types import ScalarOrSchedule, Schedule
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.compose import chain
 
 
@@ -50,13 +50,13 @@ def PowerSign(
     return with_semantics("slots", rule, descend(learning_rate))
 
 
-@checked
+@with_checked_arguments
 def get_linear_decay_fn(decay_steps: int | float) -> Schedule:
     """Return `linear_sign_decay`: max(0, 1 - n / decay_steps)."""
     return linear_sign_decay(decay_steps)
 
 
-@checked
+@with_checked_arguments
 def get_cosine_decay_fn(
     decay_steps: int | float, num_periods: float = 0.5, zero_after: float | None = None
 ) -> Schedule:
@@ -64,7 +64,7 @@ def get_cosine_decay_fn(
     return cosine_sign_decay(decay_steps, num_periods, zero_after)
 
 
-@checked
+@with_checked_arguments
 def get_restart_decay_fn(
     decay_steps: int | float, num_periods: float = 1, zero_after: float | None = None
 ) -> Schedule:

@@ -14,7 +14,7 @@ from gradxform.compat.arguments import (
     at_global_step,
     by_step,
     descend,
-    named,
+    mask_of_names,
     not_below_zero,
     with_semantics,
 )
@@ -157,7 +157,7 @@ def _contrib_weight_decay(
     factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None
 ) -> Any:
     """Return the part that subtracts weight_decay p, not scaled by the learning rate."""
-    mask = named(factory, "decay_var_list", decay_var_list)
+    mask = mask_of_names(factory, "decay_var_list", decay_var_list)
     return by_step(add_decayed_weights(weight_decay, mask, flip_sign=True), weight_decay)
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from gradxform.types import Fixed
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.average import moving_average
 
 
-@checked
+@with_checked_arguments
 def MovingAverage(
     opt: Any,
     average_decay: float = 0.9999,

@@ -6,7 +6,7 @@ from gradxform.distributed.wire.compression import dct_top_k
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_sign
 from gradxform.types import ScalarOrSchedule
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-@checked
+@with_checked_arguments
 def demo(
     learning_rate: ScalarOrSchedule,
     axis: Axes,

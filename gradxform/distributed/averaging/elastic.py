@@ -10,16 +10,21 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import call_update, transform
-from gradxform.distributed.averaging.exchange import Exchanging, Meeting, distance, is_multiple
+from gradxform.distributed.averaging.exchange import (
+    Exchanging,
+    Meeting,
+    difference_from_center,
+    is_multiple,
+)
 from gradxform.distributed.wire.axis import Axes, as_varying, axis_names, size_of, widen
 from gradxform.distributed.wire.bits import from_bits, to_bits
-from gradxform.distributed.wire.feedback import first_feedback, summed
+from gradxform.distributed.wire.feedback import first_feedback, summed_with_feedback
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import align, align_slot
 from gradxform.numerics import cast, is_zero
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -79,7 +84,7 @@ def _elastic_tree_add_scaled(a: PyTree, b: PyTree, factor: Scalar) -> PyTree:
 
 def _elastic_pull(g: Array, v: Array, center: Array, rho: Scalar) -> Array:
     """Return the gradient plus rho times the distance from the center, in the dtype of `g`."""
-    return _elastic_add_scaled(g, distance(v, center), rho)
+    return _elastic_add_scaled(g, difference_from_center(v, center), rho)
 
 
 def _own_part_of_elastic(tree: PyTree, axis: Axes) -> PyTree:
@@ -98,7 +103,7 @@ class ElasticAverageState(NamedTuple):
     local_center: Slot  # the center l that this replica saw last, at least float32
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    evaluated, exchanged = evaluates("center")
+    evaluated, exchanged = eval_methods_of("center")
 
 
 @transform
@@ -175,8 +180,8 @@ class elastic_average(Exchanging):
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            copied(params),
-            copied(params),
+            copied_params(params),
+            copied_params(params),
             first_feedback(self, params, self.axis, self.inner_axes),
         )
 
@@ -216,10 +221,10 @@ class elastic_average(Exchanging):
         if self.order == "sequential":
             meeting.require_all(self)
             local_center, center = self._take_turns(params, state.center, rate)
-            distances = jax.tree.map(distance, params, local_center)
+            distances = jax.tree.map(difference_from_center, params, local_center)
         else:
             local_center = state.center
-            distances = jax.tree.map(distance, params, local_center)
+            distances = jax.tree.map(difference_from_center, params, local_center)
             mean, feedback = self.mean_difference(params, state.center, state.feedback, meeting)
             count = jnp.asarray(meeting.count(self.axis), jnp.float32)
             center = _elastic_tree_add_scaled(state.center, mean, rate * count)
@@ -234,7 +239,7 @@ class elastic_average(Exchanging):
         """Return the center that this replica sees in its turn, and the center after all turns."""
 
         def turn(c: PyTree, v: PyTree) -> tuple[PyTree, PyTree]:
-            return _elastic_tree_add_scaled(c, jax.tree.map(distance, v, c), rate), c
+            return _elastic_tree_add_scaled(c, jax.tree.map(difference_from_center, v, c), rate), c
 
         start = as_varying(center, self.axis)
         last, before_turns = lax.scan(turn, start, _gather_elastic_replicas(params, self.axis))
@@ -252,7 +257,7 @@ class AgnState(NamedTuple):
     acc: Slot  # per replica, at least float32; the sum of the gradients since the last exchange
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    evaluated, exchanged = evaluates("center")
+    evaluated, exchanged = eval_methods_of("center")
 
 
 @transform
@@ -315,8 +320,8 @@ class agn(Exchanging):
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            copied(params),
-            self.inner.init(copied(params)),
+            copied_params(params),
+            self.inner.init(copied_params(params)),
             zeros_like(params),
             first_feedback(self, params, self.axis, self.inner_axes),
         )
@@ -360,7 +365,9 @@ class agn(Exchanging):
             steps = size_of(self.axis)
         else:
             how = {"ok": meeting.contributes, "divisor": meeting.divisor(self.axis)}
-            sums, feedback = summed(self, mean, sums, meeting.dtypes, state.feedback, **how)
+            sums, feedback = summed_with_feedback(
+                self, mean, sums, meeting.dtypes, state.feedback, **how
+            )
             mean = as_varying(treedef.unflatten(sums), self.axis)
             (center, inner), params_after = step(start, mean)
             steps, state = 1, state._replace(feedback=feedback)

@@ -14,7 +14,12 @@ from jax import lax
 
 from gradxform.base import Transform, call_update, check_transform, tell_moved
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.distributed.shares.sources import added, in_place_of, remembering_shards, whole_in
+from gradxform.distributed.shares.sources import (
+    added_updates,
+    in_place_of,
+    remembering_shards,
+    whole_in,
+)
 from gradxform.distributed.wire.axis import (
     Axes,
     as_varying,
@@ -27,7 +32,7 @@ from gradxform.distributed.wire.axis import (
     size_of,
     widen,
 )
-from gradxform.distributed.wire.feedback import check_sending, summed
+from gradxform.distributed.wire.feedback import check_sending, summed_with_feedback
 from gradxform.distributed.wire.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
@@ -162,11 +167,11 @@ class Exchanging(Transform, abc.ABC):
         """
         ps, treedef = jax.tree.flatten(params)
         cs = align(self, params, treedef, center, "the state's center has").leaves
-        differences = [distance(p, c) for p, c in zip(ps, cs, strict=True)]
+        differences = [difference_from_center(p, c) for p, c in zip(ps, cs, strict=True)]
         dtypes = map(jnp.dtype, meeting.dtypes)
         wires = [d if d.itemsize > 1 else jnp.dtype(jnp.bfloat16) for d in dtypes]
         ok, count = meeting.contributes, meeting.divisor(self.axis)
-        totals, feedback = summed(
+        totals, feedback = summed_with_feedback(
             self,
             params,
             differences,
@@ -260,7 +265,7 @@ class Exchanging(Transform, abc.ABC):
 
         with remembering_shards():
             u, state = self._local_step(grads, state, params, (sync, land), extra)
-            new = added(params, u)
+            new = added_updates(params, u)
             return self._exchange_if_due(of_params, new, state, (sync, land), contribute, extra)
 
     def _local_step(
@@ -380,7 +385,7 @@ class Exchanging(Transform, abc.ABC):
 _HAVE = "the parameters have"
 
 
-def distance(p: Array, center: Array) -> Array:
+def difference_from_center(p: Array, center: Array) -> Array:
     """Return `p - center`, in float32 or wider."""
     wide = widen(p)
     return wide - cast(center, wide.dtype)

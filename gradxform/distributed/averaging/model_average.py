@@ -13,8 +13,8 @@ from gradxform.distributed.wire.feedback import first_feedback
 from gradxform.leaves.storage import is_stored
 from gradxform.numerics import cast, safe_increment
 from gradxform.slots import zero_count
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import (
     Array,
     DType,
@@ -41,7 +41,7 @@ class ModelAverageState(NamedTuple):
     center: Slot  # with keep_center: the last average, at least float32, the same on all; or None
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    evaluated, exchanged = evaluates("center")
+    evaluated, exchanged = eval_methods_of("center")
 
 
 @transform
@@ -110,7 +110,7 @@ class model_average(Exchanging):
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            copied(params) if self._keeps_center else None,
+            copied_params(params) if self._keeps_center else None,
             first_feedback(self, params, self.axis, self.inner_axes),
         )
 

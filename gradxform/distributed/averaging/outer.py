@@ -21,8 +21,8 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import align, dtype_of, path_at
 from gradxform.numerics import at_least_float32, cast, is_zero, safe_increment
 from gradxform.slots import zero_count
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
@@ -54,7 +54,7 @@ class OuterState(NamedTuple):
     pending: Slot  # with a delay: the differences d that wait, the same on all replicas; or None
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    evaluated, exchanged = evaluates("anchor")
+    evaluated, exchanged = eval_methods_of("anchor")
 
 
 @transform
@@ -212,7 +212,9 @@ class outer(Exchanging):
         pieces = self._pieces(params)
         shares = Shares(params, self._shared_by, pieces)
         parts = shares.own(params)
-        waits = jax.tree.map(jnp.zeros_like, pieces.split(copied(parts))) if self.delay else None
+        waits = (
+            jax.tree.map(jnp.zeros_like, pieces.split(copied_params(parts))) if self.delay else None
+        )
         feedback = first_feedback(
             self, pieces.split(parts), self.axis, self.inner_axes, shares.slices()
         )
@@ -220,8 +222,8 @@ class outer(Exchanging):
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            copied(parts),
-            self.outer_optimizer.init(pieces.split(copied(parts))),
+            copied_params(parts),
+            self.outer_optimizer.init(pieces.split(copied_params(parts))),
             waits,
             feedback,
         )

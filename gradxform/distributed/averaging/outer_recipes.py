@@ -7,7 +7,7 @@ from gradxform.distributed.wire.axis import Axes
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-@checked
+@with_checked_arguments
 def diloco(
     inner: Any,
     axis: Axes,
@@ -70,7 +70,7 @@ def diloco(
     )
 
 
-@checked
+@with_checked_arguments
 def slowmo(
     inner: Any,
     axis: Axes,
@@ -115,7 +115,7 @@ def slowmo(
     )
 
 
-@checked
+@with_checked_arguments
 def bmuf(
     inner: Any,
     axis: Axes,
@@ -161,7 +161,7 @@ def bmuf(
     )
 
 
-@checked
+@with_checked_arguments
 def post_local_sgd(
     inner: Any,
     axis: Axes,

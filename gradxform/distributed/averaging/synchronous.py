@@ -9,7 +9,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import transform
-from gradxform.distributed.averaging.tower import Synchronous, as_varying_like, concatenated
+from gradxform.distributed.averaging.tower import Synchronous, as_varying_like, slices_of_replicas
 from gradxform.distributed.wire.axis import (
     as_varying,
     axis_names,
@@ -18,7 +18,7 @@ from gradxform.distributed.wire.axis import (
     size_of,
     widen,
 )
-from gradxform.distributed.wire.feedback import first_feedback, summed
+from gradxform.distributed.wire.feedback import first_feedback, summed_with_feedback
 from gradxform.distributed.wire.powersgd import powersgd
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (
@@ -45,7 +45,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -170,7 +170,7 @@ class sync_replicas(Synchronous):
         ok = self._counts(state, needed, contribute, grad_step, arrival)
         contributions = self._sum(ok.astype(jnp.int32))
         total = state.count + contributions
-        (ready,) = agreed(self.inner, (total >= needed,), updates, state.inner, params, extra)
+        (ready,) = agreed_flags(self.inner, (total >= needed,), updates, state.inner, params, extra)
 
         leaves, treedef = flatten_updates(updates)
         if needed > n and has_rows(updates):
@@ -183,7 +183,9 @@ class sync_replicas(Synchronous):
         dtypes = [dtype_of(g) for g in leaves]
         # Means travel, not sums, which may be too large for a gradient of few bits.
         by = jnp.maximum(contributions, 1) if isinstance(self.compress, powersgd) else n
-        means, feedback = summed(self, updates, dense, dtypes, state.feedback, ok=ok, divisor=by)
+        means, feedback = summed_with_feedback(
+            self, updates, dense, dtypes, state.feedback, ok=ok, divisor=by
+        )
         rows = zip(leaves, accs.leaves, means, strict=True)
         pairs = [self._accumulate(g, acc, x, by, ok, total) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
@@ -248,7 +250,7 @@ class sync_replicas(Synchronous):
         g = g.coalesce()
         indices = jnp.where(ok, g.indices, g.num_rows)  # what does not count becomes padding
         contribution = RowSparse(indices, g.values, g.num_rows)
-        rows = concatenated(contribution, self.axis, self.wire_dtype)
+        rows = slices_of_replicas(contribution, self.axis, self.wire_dtype)
         if self.reduction == "sum":
             return rows
         ones = jnp.ones((rows.values.shape[0], *[1] * (rows.values.ndim - 1)), jnp.float32)

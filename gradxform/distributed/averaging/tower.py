@@ -18,10 +18,10 @@ from gradxform.distributed.wire.axis import (
     check_bound,
     require_local,
     size_of,
-    varies,
+    varies_along,
     widen,
 )
-from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed
+from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed_with_feedback
 from gradxform.errors import must_be, name_of, require_one_of
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
@@ -180,9 +180,13 @@ class tower(Synchronous):
         """Return the mean (or sum) of all replicas' gradients, and what is still to be sent."""
         gs, treedef = flatten_updates(updates)
         divisor = size_of(self.axis) if self.reduction == "mean" else 1
-        summands = [None if isinstance(g, RowSparse) or not varies(g, self.axis) else g for g in gs]
+        summands = [
+            None if isinstance(g, RowSparse) or not varies_along(g, self.axis) else g for g in gs
+        ]
         dtypes = [dtype_of(g) for g in gs]
-        totals, feedback = summed(self, updates, summands, dtypes, state.feedback, divisor=divisor)
+        totals, feedback = summed_with_feedback(
+            self, updates, summands, dtypes, state.feedback, divisor=divisor
+        )
         pairs = zip(gs, totals, strict=True)
         out = [self._as_reduced(g) if x is None else cast(x, g.dtype) for g, x in pairs]
         return jax.tree.unflatten(treedef, out), feedback
@@ -192,13 +196,13 @@ class tower(Synchronous):
         n = size_of(self.axis)
         divisor = n if self.reduction == "mean" else 1
         if isinstance(g, RowSparse):
-            return concatenated(g, self.axis, self.wire_dtype) / divisor
+            return slices_of_replicas(g, self.axis, self.wire_dtype) / divisor
         wide = widen(g)
         divided_by = n if self.reduced == "mean" else 1
         return cast(wide * jnp.asarray(divided_by / divisor, wide.dtype), g.dtype)
 
 
-def concatenated(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:
+def slices_of_replicas(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:
     """Return the slices of all replicas as one gradient.
 
     Args:
@@ -220,6 +224,6 @@ def concatenated(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:
 
 def as_varying_like(tree: PyTree, others: PyTree, axis: Axes) -> PyTree:
     """Mark `tree` as varying between replicas if any leaf of `others` may vary."""
-    if any(varies(x, axis) for x in jax.tree.leaves(others)):
+    if any(varies_along(x, axis) for x in jax.tree.leaves(others)):
         return as_varying(tree, axis)
     return tree

@@ -81,7 +81,7 @@ def layout_of_params(part: Any, params: Any) -> LeafLayout:
     return layout
 
 
-def difference(layout: LeafLayout, centers: LeafLayout) -> str | None:
+def layout_difference(layout: LeafLayout, centers: LeafLayout) -> str | None:
     """Return how a layout differs from the center's, with the path of a leaf; None if equal."""
     if layout == centers:
         return None
@@ -109,7 +109,7 @@ def flatten(part: Any, tree: Any, layout: LeafLayout) -> list[np.ndarray]:
     Raises:
       ValueError: if it has another layout; the message has the path of the leaf.
     """
-    mismatch = difference(layout_of(part, tree), layout)
+    mismatch = layout_difference(layout_of(part, tree), layout)
     if mismatch is not None:
         raise ValueError(f"{name_of(part)}: the tree {mismatch}.")
     pairs = zip(jax.tree.leaves(tree), layout.dtypes, strict=True)
@@ -133,7 +133,7 @@ def check_leaves(declared: Any, layout: LeafLayout) -> None:
     try:
         columns = zip(*declared, strict=True) if declared else ((), (), ())
         paths, dtypes, shapes = map(tuple, columns)
-        mismatch = difference(LeafLayout(paths, dtypes, tuple(map(tuple, shapes))), layout)
+        mismatch = layout_difference(LeafLayout(paths, dtypes, tuple(map(tuple, shapes))), layout)
     except (TypeError, ValueError) as error:
         raise Refusal(MALFORMED, "a request with a malformed list of leaves") from error
     if mismatch is not None:

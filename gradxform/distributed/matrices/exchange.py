@@ -19,7 +19,7 @@ from jax import lax
 from gradxform import engine
 from gradxform.distributed.matrices.sections import Cut, Done, Section, sections_of, stay_in_columns
 from gradxform.distributed.shares.division import Division
-from gradxform.distributed.wire.axis import as_varying, knows_what_varies, psum, size_of
+from gradxform.distributed.wire.axis import as_varying, knows_what_varies, size_of, wide_psum
 from gradxform.distributed.wire.bits import from_bits, to_bits
 from gradxform.linalg.products import Columns
 from gradxform.numerics import at_least_float32, cast, promote
@@ -36,7 +36,7 @@ class MatrixExchange(NamedTuple):
 
     def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
         """Return the sum of an array, or of a scalar, over the devices along some axes."""
-        return psum(x, axes)
+        return wide_psum(x, axes)
 
     def pmax(self, x: Array, axes: tuple[str, ...]) -> Array:
         """Return the maximum of an array over the devices along some axes."""
@@ -121,7 +121,7 @@ class MatrixExchange(NamedTuple):
     def _in_columns(self, members: Sequence[Any], apply: Apply) -> list[Done]:
         """Apply a rule to this device's columns of long matrices; return each leaf's update."""
         axes, views = self.axes, [m.view for m in members]
-        columns = Columns(size_of(axes), lambda x: psum(x, axes), lambda x: self.pmax(x, axes))
+        columns = Columns(size_of(axes), lambda x: wide_psum(x, axes), lambda x: self.pmax(x, axes))
         sizes = [view.sides()[0] for view in views]
         numbers = [view.first + np.arange(n) for view, n in zip(views, sizes, strict=True)]
         inputs = [

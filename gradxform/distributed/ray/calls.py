@@ -20,7 +20,7 @@ OLDEST = (2, 52)
 _PAUSE = 0.1  # seconds between two attempts
 
 
-def library(part: str) -> Any:
+def ray_library(part: str) -> Any:
     """Return the module of Ray.
 
     Raises:
@@ -56,7 +56,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
     Raises:
       CenterUnavailableError: without a cluster.
     """
-    ray = library(part)
+    ray = ray_library(part)
     if ray.is_initialized():
         return ray
     if address is None:
@@ -142,7 +142,9 @@ def last_line(error: BaseException) -> str:
     return (lines[-1] if lines else type(error).__name__).rstrip(".")[:300]
 
 
-def ask(part: str, name: str, calls: Sequence[Callable[[], Any]], timeout: float) -> list[Any]:
+def ask_actors(
+    part: str, name: str, calls: Sequence[Callable[[], Any]], timeout: float
+) -> list[Any]:
     """Return the results of calls to the actors of a center, all of them within a limit of time.
 
     A call may reach its actor more than once, so it must be safe to repeat.

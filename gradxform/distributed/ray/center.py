@@ -30,8 +30,20 @@ from gradxform.distributed.center.refusal import (
     RefusedError,
 )
 from gradxform.distributed.center.worker import Send
-from gradxform.distributed.ray.calls import ask, check_timeout, join_cluster, library, within
-from gradxform.distributed.ray.names import LOOK_AGAIN, NAMESPACE, actor_name, check_name, find
+from gradxform.distributed.ray.calls import (
+    ask_actors,
+    check_timeout,
+    join_cluster,
+    ray_library,
+    within,
+)
+from gradxform.distributed.ray.names import (
+    LOOK_AGAIN,
+    NAMESPACE,
+    actor_name,
+    check_name,
+    find_actor,
+)
 from gradxform.distributed.ray.shard import Settings, Shard, shard_path
 from gradxform.distributed.shares.reach import check_leafwise
 from gradxform.errors import shown
@@ -186,9 +198,9 @@ class RayCenter:
         name = check_name(PART, name)
         join_cluster(PART, address, timeout)
         deadline = time.monotonic() + timeout
-        first = find(PART, name, 0, deadline)
+        first = find_actor(PART, name, 0, deadline)
         while True:
-            [about] = ask(PART, name, [first.about.remote], deadline - time.monotonic())
+            [about] = ask_actors(PART, name, [first.about.remote], deadline - time.monotonic())
             if about["version"] != __version__:
                 raise RefusedError(
                     f"{PART}: center {name!r} has gradxform {about['version']}, and this process "
@@ -203,10 +215,10 @@ class RayCenter:
                     f"{PART}: center {name!r} did not start within {timeout:.3g} s; see its driver."
                 )
             time.sleep(LOOK_AGAIN)
-        [like] = ask(PART, name, [first.like.remote], timeout)
+        [like] = ask_actors(PART, name, [first.like.remote], timeout)
         center = cls.__new__(cls)
         center._set(name, like, about["shards"], about["decides"], timeout)
-        more = [find(PART, name, k, deadline) for k in range(1, about["shards"])]
+        more = [find_actor(PART, name, k, deadline) for k in range(1, about["shards"])]
         center._actors, center._checkpoint = [first, *more], about["checkpoint"]
         return center
 
@@ -266,7 +278,7 @@ class RayCenter:
     def pids(self) -> list[int]:
         """Return the numbers of the actors' processes, on their machines."""
         calls = [actor.pid.remote for actor in self._actors]
-        return ask(PART, self.name, calls, self._timeout)
+        return ask_actors(PART, self.name, calls, self._timeout)
 
     # ----------------------------------------------------------------------------------- calls
 
@@ -299,7 +311,7 @@ class RayCenter:
             self.stop()
 
     def _end(self) -> None:
-        ray = library(PART)
+        ray = ray_library(PART)
         actors, self._actors = self._actors, []
         actors = actors if ray.is_initialized() else []  # else they ended with the cluster
         for actor in actors:
@@ -316,7 +328,7 @@ class RayCenter:
             functools.partial(getattr(actor, method).remote, *args)
             for actor, args in zip(self._actors, arguments, strict=True)
         ]
-        outcomes = ask(PART, self.name, calls, self._timeout)
+        outcomes = ask_actors(PART, self.name, calls, self._timeout)
         for _, problem in outcomes:
             if problem is not None:
                 raise error(f"{PART}: center {self.name!r}: {problem}.")
@@ -352,7 +364,7 @@ class RayCenter:
                 calls.append(
                     functools.partial(self._actors[k].answer.remote, headers[k], shard_arrays)
                 )
-            outcomes = ask(part, self.name, calls, max(0.001, deadline - time.monotonic()))
+            outcomes = ask_actors(part, self.name, calls, max(0.001, deadline - time.monotonic()))
             for _, problem in outcomes:
                 if problem is not None:
                     raise CenterUnavailableError(f"{part}: center {self.name!r}: {problem}.")

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from gradxform.distributed.center.refusal import CenterUnavailableError
-from gradxform.distributed.ray.calls import last_line, library, within
+from gradxform.distributed.ray.calls import last_line, ray_library, within
 from gradxform.errors import did_you_mean, shown
 
 # Centers of all drivers and workers are found here, whatever namespace these have themselves.
@@ -25,13 +25,13 @@ def actor_name(name: str, index: int) -> str:
     return f"{name}/{index}"
 
 
-def find(part: str, name: str, index: int, deadline: float) -> Any:
+def find_actor(part: str, name: str, index: int, deadline: float) -> Any:
     """Return an actor of a center by the center's name, also one that comes before a deadline.
 
     Raises:
       CenterUnavailableError: if it does not.
     """
-    ray = library(part)
+    ray = ray_library(part)
     began = time.monotonic()
     full_name = actor_name(name, index)
     while True:

@@ -159,7 +159,7 @@ class Call:
             args, kwargs = [], {}
             for entry, role in entries:
                 x = static[entry] if role == STATIC else next(rest)
-                x = folded(x, axes) if role == KEY else x
+                x = folded_keys(x, axes) if role == KEY else x
                 if isinstance(entry, int):
                     args.append(x)
                 else:
@@ -183,7 +183,7 @@ def _check_replica_key_arguments(entry: int | str, tree: PyTree) -> None:
             )
 
 
-def folded(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
+def folded_keys(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
     """Return keys folded with the index of the replica, counted along all axes."""
     index = lax.axis_index(axes)
     return jax.tree.map(lambda key: jax.random.fold_in(key, index), tree)
@@ -223,7 +223,7 @@ def entries_in(results: PyTree) -> list[tuple[Any, PyTree]]:
     return list(enumerate(results)) if isinstance(results, tuple | list) else []
 
 
-def averaged(aux: PyTree, axes: tuple[str, ...], mark: Callable[[Any], Any]) -> PyTree:
+def averaged_aux(aux: PyTree, axes: tuple[str, ...], mark: Callable[[Any], Any]) -> PyTree:
     """Return auxiliary results averaged over axes.
 
     Raises:

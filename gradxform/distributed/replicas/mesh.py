@@ -89,7 +89,7 @@ def fetched(tree: PyTree, replica: int | None, mesh: Mesh | None) -> PyTree:
     rows = [None if shared else replica for shared in is_shared(tree)]
     remote = [i for i, x in enumerate(leaves) if not is_readable(x)]
     if remote and mesh is not None:
-        copy = copier(replica_sharding(mesh, None), replica)
+        copy = copying_program(replica_sharding(mesh, None), replica)
         for i, x in zip(remote, copy([leaves[i] for i in remote]), strict=True):
             leaves[i], rows[i] = x.addressable_data(0), None
     own = [x if r is None else x[r] for x, r in zip(leaves, rows, strict=True)]
@@ -105,7 +105,9 @@ def _array_of_mesh_on_host(x: Any) -> Any:
 
 
 @functools.cache
-def copier(sharding: NamedSharding, replica: int | None) -> Callable[[list[Any]], list[Any]]:
+def copying_program(
+    sharding: NamedSharding, replica: int | None
+) -> Callable[[list[Any]], list[Any]]:
     """Return a program that gives every process a copy of the arrays of all replicas or of one."""
 
     def copies(leaves: list[Any]) -> list[Any]:
@@ -115,13 +117,15 @@ def copier(sharding: NamedSharding, replica: int | None) -> Callable[[list[Any]]
 
 
 @functools.cache
-def resharder(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+def resharding_program(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     """Return a program that moves an array of the mesh's devices from its shards to others."""
     return jax.jit(lambda x: x, out_shardings=sharding)
 
 
 @functools.cache
-def spreader(n: int, flags: tuple[bool, ...], places: Any) -> Callable[[list[Any]], list[Any]]:
+def spreading_program(
+    n: int, flags: tuple[bool, ...], places: Any
+) -> Callable[[list[Any]], list[Any]]:
     """Return a program that gives each of n replicas a copy of every array that is not shared."""
 
     def spread(leaves: list[Any]) -> list[Any]:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
-from gradxform._jax.jaxprs import opened, traced_along
+from gradxform._jax.jaxprs import as_open_jaxpr, traced_along
 from gradxform._jax.versions import varying_axes
-from gradxform.distributed.replicas.arguments import SHARED, Call, averaged, shared_results
+from gradxform.distributed.replicas.arguments import SHARED, Call, averaged_aux, shared_results
 from gradxform.distributed.replicas.layout import (
     Flags,
     Known,
@@ -25,7 +25,7 @@ from gradxform.distributed.replicas.layout import (
 from gradxform.distributed.replicas.mesh import replica_sharding
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.wire.axis import as_varying, axis_names
-from gradxform.distributed.wire.decisions import check_decisions, differing
+from gradxform.distributed.wire.decisions import check_decisions, differing_results
 from gradxform.leaves.storage import in_memory, returned
 from gradxform.types import PyTree
 
@@ -80,7 +80,7 @@ def argument_layout(pod: Pod, call: Call) -> Layout:
     return Layout(treedef, flags, specs)
 
 
-def compiled(
+def compiled_for_replicas(
     pod: Pod,
     function: Callable[..., Any],
     call: Call,
@@ -153,7 +153,7 @@ def _replica_program_with_aux(
                 f"{' results' if isinstance(result, tuple) else ''}."
             )
         rest, aux = result
-        return rest, averaged(aux, pod.all_axes, lambda x: as_varying(x, pod.all_axes))
+        return rest, averaged_aux(aux, pod.all_axes, lambda x: as_varying(x, pod.all_axes))
 
     return with_means
 
@@ -177,9 +177,9 @@ def _results_differing_between_replicas(
             alike = list(inputs.flags)
         check_decisions(program, pieces, alike, axis)
         if pod.sizes[axis] == 1:
-            out[axis] = [False] * len(opened(program)[0].outvars)
+            out[axis] = [False] * len(as_open_jaxpr(program)[0].outvars)
         else:
-            out[axis] = differing(program, [not x for x in alike], axis)
+            out[axis] = differing_results(program, [not x for x in alike], axis)
     return out
 
 

@@ -16,11 +16,16 @@ from gradxform.distributed.replicas.mesh import (
     fetched,
     replica_mesh,
     replica_sharding,
-    resharder,
-    spreader,
+    resharding_program,
+    spreading_program,
 )
-from gradxform.distributed.replicas.programs import Pod, Wrapped, argument_layout, compiled
-from gradxform.distributed.replicas.restore import abstract
+from gradxform.distributed.replicas.programs import (
+    Pod,
+    Wrapped,
+    argument_layout,
+    compiled_for_replicas,
+)
+from gradxform.distributed.replicas.restore import abstract_replicas
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.state_specs import state_specs
 from gradxform.distributed.wire.axis import axis_names
@@ -142,7 +147,7 @@ class Replicas:
             return jnp.asarray(x)
         # To move an array between shards, device_put goes by the host; a program does not.
         if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
-            return resharder(sharding)(x)
+            return resharding_program(sharding)(x)
         if sharding.is_fully_addressable:
             return jax.device_put(x, sharding)
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -179,7 +184,7 @@ class Replicas:
     def _spread(self, flags: Flags, specs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         """Return the program that gives each replica a copy of every array."""
         places = [self.sharding(*row) for row in zip(flags, specs, strict=True)]
-        return spreader(self.n, tuple(flags), None if None in places else tuple(places))
+        return spreading_program(self.n, tuple(flags), None if None in places else tuple(places))
 
     def init(
         self,
@@ -215,7 +220,7 @@ class Replicas:
             check_divides(kinds, inner, dict(self.mesh.shape))
         treedef = jax.tree.structure(kinds)
         places = [self.sharding(*row) for row in zip(flags, inner, strict=True)]
-        spread = spreader(self.n, flags, None)
+        spread = spreading_program(self.n, flags, None)
         make = jax.jit(
             lambda *args: spread(jax.tree.leaves(fn(*args))),
             out_shardings=None if None in places else places,
@@ -258,7 +263,7 @@ class Replicas:
         if not self.manual or self.mesh is None:
             raise ValueError("Replicas: abstract needs manual=True; it describes what init makes.")
         how = self.mesh, self.axis, self.inner_axes, saved or {}
-        return abstract(*how, jax.eval_shape(fn, *args), tx, specs, extra)
+        return abstract_replicas(*how, jax.eval_shape(fn, *args), tx, specs, extra)
 
     def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
         """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
@@ -373,7 +378,9 @@ class Replicas:
 
         def program_of(call: Call) -> Any:
             how = None if out_specs is None else specs_of
-            return compiled(self._pod, function, call, donate_argnums, shared_outputs, has_aux, how)
+            return compiled_for_replicas(
+                self._pod, function, call, donate_argnums, shared_outputs, has_aux, how
+            )
 
         def run(*args: Any, **kwargs: Any) -> Any:
             call = Call(roles, args, kwargs)

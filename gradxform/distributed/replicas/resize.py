@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.distributed.replicas.mesh import resharder
+from gradxform.distributed.replicas.mesh import resharding_program
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.errors import did_you_mean, leaf_path, must_be, require_choice
 from gradxform.leaves import dtype_of, is_variable, names_of
@@ -131,7 +131,7 @@ def _resized_lying_as(fresh: Any, x: Any) -> Any:
     """Return an array on the devices of a fresh one of its shape, if both are on several."""
     if not (_is_divided_to_resize(fresh) and _is_divided_to_resize(x)) or x.shape != fresh.shape:
         return x
-    return resharder(fresh.sharding)(x)
+    return resharding_program(fresh.sharding)(x)
 
 
 def _ways_to_resize(policy: Mapping[str, str] | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from gradxform.errors import did_you_mean, shown
 from gradxform.types import PyTree
 
 
-def abstract(
+def abstract_replicas(
     mesh: Mesh,
     axis: Any,
     inner_axes: tuple[str, ...],

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from gradxform.distributed.shares.sources import note, source_of
+from gradxform.distributed.shares.sources import note_shards, source_of
 from gradxform.distributed.wire.axis import as_varying
 from gradxform.distributed.wire.bits import from_bits, to_bits
 from gradxform.types import Array
@@ -73,7 +73,7 @@ class Division(NamedTuple):
             x = as_varying(x, axis) if is_tracked else x
             x = lax.all_gather(x, axis, axis=dim, tiled=True, **to)
         whole = from_bits(x, shard.dtype)
-        note(whole, self, shard, is_tracked)
+        note_shards(whole, self, shard, is_tracked)
         return whole
 
     def pieces(self, x: Array) -> Array:
@@ -117,7 +117,7 @@ def _psum_scatter_division(x: Array, axis: str, dim: int) -> Array:
     return jnp.reshape(lax.psum_scatter(pieces, axis, scatter_dimension=0), shape)
 
 
-def divide(
+def division_of_shape(
     shape: tuple[int, ...],
     sizes: Mapping[str, int],
     rows: bool = False,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform._jax.jaxprs import jaxprs_of, opened
+from gradxform._jax.jaxprs import as_open_jaxpr, jaxprs_of
 from gradxform.base import ArrayRule, GradientTransformation, locality_of, own_locality_of
 from gradxform.base.traits import Traits
 from gradxform.errors import name_of
@@ -20,7 +20,7 @@ from gradxform.interop import stateless, stateless_with_tree_map
 from gradxform.leaves import dtype_of
 from gradxform.types import Params
 from gradxform.values.content import is_hashable
-from gradxform.wrappers.parts import all_parts, inner_parts, remembered
+from gradxform.wrappers.parts import all_parts, inner_parts, remembered_by_transform
 
 _LOOKS_AT = {"array": "whole arrays", "tree": "the whole tree"}
 _NOT_ON_SHARDS = (
@@ -43,7 +43,7 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
       ValueError: if a part looks further.
     """
     # Whoever asks at each step gets the same answer.
-    return remembered(tx, "_reach", functools.partial(_reach, part))
+    return remembered_by_transform(tx, "_reach", functools.partial(_reach, part))
 
 
 def _reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
@@ -69,7 +69,7 @@ def _reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
 
 def sums_products(tx: Any) -> bool:
     """Return whether a rule in `tx` may sum products over devices that have columns of matrices."""
-    return remembered(tx, "_sums_products", _sums_products)
+    return remembered_by_transform(tx, "_sums_products", _sums_products)
 
 
 def _sums_products(tx: Any) -> bool:
@@ -165,7 +165,7 @@ def _far_reaching_operation(closed: Any) -> str | None:
     """Return the name of an operation that is not entrywise; None if all are."""
     if any(jnp.ndim(c) for c in getattr(closed, "consts", ())):
         return "an array of its own"
-    for eqn in opened(closed)[0].eqns:
+    for eqn in as_open_jaxpr(closed)[0].eqns:
         inner = [x for _, x in jaxprs_of(eqn)]
         for one in inner:
             operation = _far_reaching_operation(one)

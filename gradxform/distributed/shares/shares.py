@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from gradxform.distributed.shares.division import Division, divide
+from gradxform.distributed.shares.division import Division, division_of_shape
 from gradxform.distributed.shares.fragments import Fragments
-from gradxform.distributed.wire.axis import as_varying, knows_what_varies, size_of, varies
+from gradxform.distributed.wire.axis import as_varying, knows_what_varies, size_of, varies_along
 from gradxform.types import Array, Params, PyTree
 
 
@@ -28,7 +28,7 @@ class Shares:
         sizes = {name: size_of(name) for name in axes}
         rows = zip(jax.tree.leaves(params), pieces.axes, pieces.pieces, strict=True)
         self._divisions = [
-            divide(jnp.shape(p), sizes, kept=axis if len(parts) > 1 else None)
+            division_of_shape(jnp.shape(p), sizes, kept=axis if len(parts) > 1 else None)
             for p, axis, parts in rows
         ]
 
@@ -77,5 +77,5 @@ class Shares:
 def _whole_of_shares(division: Division, p: Array, piece: Array) -> Array:
     tracked_axes = [name for name in division.axes if knows_what_varies(name)]
     return division.gather(
-        piece, bool(tracked_axes) and not any(varies(p, name) for name in tracked_axes)
+        piece, bool(tracked_axes) and not any(varies_along(p, name) for name in tracked_axes)
     )

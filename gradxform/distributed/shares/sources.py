@@ -45,7 +45,7 @@ def remembering_shards() -> Iterator[None]:
         _SOURCES.reset(token)
 
 
-def note(whole: Array, division: Any, shard: Array, is_tracked: bool) -> None:
+def note_shards(whole: Array, division: Any, shard: Array, is_tracked: bool) -> None:
     """Remember that a device's shards were gathered, where that is asked for."""
     sources = _SOURCES.get()
     if sources is not None:
@@ -70,7 +70,7 @@ def in_place_of(x: Array, old: Array) -> Array:
 
     Args:
       x: the array.
-      old: what it replaces, as `added` returns it.
+      old: what it replaces, as `added_updates` returns it.
     """
     source = source_of(old)
     if source is None or source.given is None or source.given.dtype != x.dtype:
@@ -79,7 +79,7 @@ def in_place_of(x: Array, old: Array) -> Array:
     return jnp.where(lax.optimization_barrier(jnp.asarray(True)), x, source.given)
 
 
-def added(params: PyTree, updates: PyTree) -> PyTree:
+def added_updates(params: PyTree, updates: PyTree) -> PyTree:
     """Return `apply_updates(params, updates)`, with known shards where those of updates are."""
     new = apply_updates(params, updates)
     sources = _SOURCES.get()

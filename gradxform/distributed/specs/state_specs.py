@@ -22,7 +22,7 @@ from gradxform.distributed.shares.param_places import (
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.slot_dims import as_seen, divide_feedback, give_rows, match_leaves
 from gradxform.distributed.wire.axis import axis_names, check_in_mesh
-from gradxform.distributed.wire.decisions import differing
+from gradxform.distributed.wire.decisions import differing_results
 from gradxform.errors import leaf_path, name_of, shown
 from gradxform.leaves import dtype_of, path_at
 from gradxform.leaves.storage import StoredArray, is_stored
@@ -207,7 +207,7 @@ class _StateSpecsCall:
             new, before = [False] * len(paths), [True]
             while new != before:
                 before = new
-                results = differing(program, before + given, axis)
+                results = differing_results(program, before + given, axis)
                 new = [a or b for a, b in zip(before, results, strict=True)]
             for path, differs, spec in zip(paths, before, jax.tree.leaves(specs), strict=True):
                 if differs and not any(axis in axes_in(entry) for entry in spec):

@@ -101,7 +101,7 @@ def knows_what_varies(axis: Axes) -> bool:
     return any(map(_compat.knows_what_varies, axis_names(axis)))
 
 
-def varies(x: Any, axis: Axes) -> bool:
+def varies_along(x: Any, axis: Axes) -> bool:
     """Whether `x` may vary along the axis; always True where JAX does not track it."""
     if not knows_what_varies(axis):
         return True
@@ -111,7 +111,7 @@ def varies(x: Any, axis: Axes) -> bool:
 def as_varying(tree: PyTree, axis: Axes) -> PyTree:
     """Mark the tree as varying along the axis, where JAX tracks that."""
     tracked = [name for name in axis_names(axis) if _compat.knows_what_varies(name)]
-    return jax.tree.map(lambda x: _compat.marked(x, tracked), tree) if tracked else tree
+    return jax.tree.map(lambda x: _compat.marked_as_varying(x, tracked), tree) if tracked else tree
 
 
 def local_view(params: PyTree, axis: Axes) -> PyTree:
@@ -157,6 +157,6 @@ def widen(x: Array) -> Array:
     return cast(x, at_least_float32(x.dtype))
 
 
-def psum(x: Array, axis: Axes) -> Array:
+def wide_psum(x: Array, axis: Axes) -> Array:
     """Return the sum over the replicas, formed in float32 or wider, in the dtype of `x`."""
     return cast(lax.psum(as_varying(widen(x), axis), axis_names(axis)), x.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform._jax.jaxprs import collective_axes, is_literal, jaxprs_of, line_of, opened
+from gradxform._jax.jaxprs import as_open_jaxpr, collective_axes, is_literal, jaxprs_of, line_of
 from gradxform.leaves import dtype_of
 
 # Primitives after which all replicas have the same value.
@@ -37,7 +37,7 @@ def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], ax
     _DecisionReader(axis).read(closed, flags)
 
 
-def differing(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
+def differing_results(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
     """Return for every result of a program whether it may differ between the replicas of an axis.
 
     Args:
@@ -61,7 +61,7 @@ class _DecisionReader:
 
     def read(self, closed: Any, flags: Sequence[bool]) -> list[bool]:
         """Return for every result whether it may differ, given which arguments may."""
-        jaxpr = opened(closed)[0]
+        jaxpr = as_open_jaxpr(closed)[0]
         differs = dict(zip(jaxpr.invars, flags, strict=True))
 
         def may_differ(atoms: Sequence[Any]) -> list[bool]:
@@ -92,7 +92,7 @@ class _DecisionReader:
             return self.scan(eqn, flags)
         # The body of a call tells which of its results differ; else all may.
         inner = jaxprs_of(eqn)
-        if len(inner) == 1 and len(opened(inner[0][1])[0].invars) == len(flags):
+        if len(inner) == 1 and len(as_open_jaxpr(inner[0][1])[0].invars) == len(flags):
             results = self.read(inner[0][1], flags)
             if len(results) == n:
                 return results
@@ -121,7 +121,7 @@ class _DecisionReader:
     def scan(self, eqn: Any, flags: list[bool]) -> list[bool]:
         """Return for every result of a `lax.scan` whether it may differ."""
         body = eqn.params["jaxpr"]
-        inner = opened(body)[0]
+        inner = as_open_jaxpr(body)[0]
         # Arrays that the loop slices have one more axis outside; others are carried or constant.
         k = len(eqn.outvars) - _decisions_with_another_rank(eqn.outvars, inner.outvars)
         n = len(flags) - k - _decisions_with_another_rank(eqn.invars, inner.invars)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._jax.versions import marked, varying_axes
+from gradxform._jax.versions import marked_as_varying, varying_axes
 from gradxform.distributed.wire.axis import Axes, as_varying, axis_names, check_bound, size_of
 from gradxform.distributed.wire.compression import Blocks, Compression
 from gradxform.distributed.wire.powersgd import LowRank, powersgd
@@ -87,7 +87,7 @@ def first_feedback(
 ) -> FeedbackState | LowRankState | None:
     """Return what a wrapper remembers before anything is sent; None without a compression.
 
-    Where nothing is remembered stands `nothing`.
+    Where nothing is remembered stands `nothing_remembered`.
 
     Args:
       part: the wrapper.
@@ -106,10 +106,12 @@ def first_feedback(
     for path, p in with_paths(params):
         if not is_hole(p):
             first = _first_feedback(part, path, p, axis, next(sliced), flat) or (
-                nothing(),
-                nothing(),
+                nothing_remembered(),
+                nothing_remembered(),
             )
-            pairs.append([marked(x, varying_axes(p)) for x in first])  # each device has its own
+            pairs.append(
+                [marked_as_varying(x, varying_axes(p)) for x in first]
+            )  # each device has its own
     treedef = jax.tree.structure(params)
     residuals, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
     if isinstance(part.compress, powersgd):
@@ -118,7 +120,7 @@ def first_feedback(
     return as_varying(FeedbackState(residuals, other), (*axis_names(axis), *inner_axes))
 
 
-def nothing(dims: int = 1) -> Array:
+def nothing_remembered(dims: int = 1) -> Array:
     """Return what stands in a state where nothing is remembered: an integer, which Orbax saves."""
     return jnp.zeros((1,) * dims, jnp.int8)
 
@@ -168,7 +170,7 @@ def codec_of(
     return Cast(dtype) if dtype.itemsize < at_least_float32(own_dtype).itemsize else None
 
 
-def summed(
+def summed_with_feedback(
     part: Any,
     updates: PyTree,
     xs: Sequence[Array | None],

@@ -13,7 +13,7 @@ from gradxform._jax.versions import varying_axes
 from gradxform.types import Array
 
 
-def after(x: Array, *earlier: Array) -> Array:
+def ordered_after(x: Array, *earlier: Array) -> Array:
     """Return `x`, which a program for CPUs does not know before the arrays in `earlier`.
 
     One that varies along axes of the mesh along which `x` does not is not waited for, so that `x`

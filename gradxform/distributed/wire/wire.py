@@ -20,7 +20,7 @@ from gradxform.distributed.wire.axis import (
     axis_names,
     knows_what_varies,
     size_of,
-    varies,
+    varies_along,
     widen,
 )
 from gradxform.distributed.wire.bits import from_bits, to_bits
@@ -385,7 +385,7 @@ def _wire_unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
     """Return the array from the slices that the devices along the inner axes have."""
     if not inner:
         return total.reshape(x.shape)
-    same = not any(varies(x, name) for name in inner if knows_what_varies(name))
+    same = not any(varies_along(x, name) for name in inner if knows_what_varies(name))
     for name in reversed(inner):
         to = "invarying" if same and knows_what_varies(name) else "varying"
         total = lax.all_gather(total, name, tiled=True, to=to)

@@ -31,7 +31,7 @@ class StepLeaf(NamedTuple):
     codec: Codec | None  # the form in which the step travels; None for plain numbers
 
 
-def change(leaf: StepLeaf) -> Array:
+def change_of_shard(leaf: StepLeaf) -> Array:
     """Return by how much a shard moves, in float32 or wider.
 
     A parameter with a copy moves to the copy: rounded, unless the step travels in some form.
@@ -42,7 +42,7 @@ def change(leaf: StepLeaf) -> Array:
     return widen(new) - widen(leaf.p)
 
 
-def taken(tx: Any, state: OptState) -> Array | None:
+def last_step_taken(tx: Any, state: OptState) -> Array | None:
     """Return whether the last update of a transform may be other than zeros; None if any may be.
 
     Args:
@@ -101,11 +101,11 @@ def of_step(leaf: StepLeaf, memory: Sequence[Any], dtype: Any) -> Shard:
       dtype: the dtype.
     """
     if leaf.codec is None:
-        return Shard(leaf.division, cast(change(leaf), dtype))
-    return Shard(leaf.division, change(leaf), leaf.codec, memory[leaf.index].mean)
+        return Shard(leaf.division, cast(change_of_shard(leaf), dtype))
+    return Shard(leaf.division, change_of_shard(leaf), leaf.codec, memory[leaf.index].mean)
 
 
-def gathered(
+def gathered_shards(
     shards: Sequence[Shard], is_tracked: bool, takes_step: Array | None = None
 ) -> tuple[list[Array], list[Array | None]]:
     """Return whole arrays from this device's shards, and what is still to be sent of each.

@@ -26,9 +26,9 @@ from gradxform.distributed.wire.feedback import (
     check_wire,
     codec_of,
     is_nothing,
-    nothing,
+    nothing_remembered,
 )
-from gradxform.distributed.wire.order import after
+from gradxform.distributed.wire.order import ordered_after
 from gradxform.distributed.wire.powersgd import LowRank, powersgd
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, is_hole, path_at, with_paths
@@ -104,8 +104,8 @@ def first_memory(
             part.compress.first(path, p.shape) if _is_sent_by_zero1(p) else None
             for path, p in arrays
         ]
-        owns = [nothing(2) if x is None else x.own[None] for x in firsts]
-        rights = [nothing() if x is None else x.right for x in firsts]
+        owns = [nothing_remembered(2) if x is None else x.own[None] for x in firsts]
+        rights = [nothing_remembered() if x is None else x.right for x in firsts]
         residuals = as_varying(treedef.unflatten(owns), names)
         return ZeroLowRankState(residuals, treedef.unflatten(rights))
     # Shapes have as many dimensions for axes of any length: what an axis does not divide, too.
@@ -116,12 +116,14 @@ def first_memory(
         for name in names:
             shape = stages.get(name, p.shape)
             columns[name].append(
-                _zeros_for_zero1_feedback(1, *shape) if _is_sent_by_zero1(p) else nothing(2)
+                _zeros_for_zero1_feedback(1, *shape)
+                if _is_sent_by_zero1(p)
+                else nothing_remembered(2)
             )
         means.append(
             _zeros_for_zero1_feedback(*shard.shape)
             if shard is not None and _is_sent_by_zero1(p)
-            else nothing()
+            else nothing_remembered()
         )
     residuals = {name: treedef.unflatten(column) for name, column in columns.items()}
     return ZeroFeedbackState(as_varying(residuals, names), treedef.unflatten(means))
@@ -238,7 +240,7 @@ def mean_shards(
             total, left[i] = part.compress.sum(g, before, part.axes, (), True, 1)
             sums.append(division.cut(total))
         elif codecs[i] is None:
-            sums.append(division.reduce(after(_as_summed_by_zero1(part, g), *earlier)))
+            sums.append(division.reduce(ordered_after(_as_summed_by_zero1(part, g), *earlier)))
             earlier = sums[-1:] if coded else []
         else:
             sums.append(widen(g))
@@ -257,7 +259,7 @@ def mean_shards(
                 residual = still_to_send(parcels[i].division.assembled(rest), left[i].own[name])
                 left[i] = left[i]._replace(own={**left[i].own, name: residual})
     for i in coded:
-        sums[i] = after(sums[i], *earlier)
+        sums[i] = ordered_after(sums[i], *earlier)
         if divisions[i].whole:
             sums[i] = lax.psum(sums[i], divisions[i].whole)
     return [x / jnp.asarray(n, x.dtype) for x in map(widen, sums)], left
@@ -302,11 +304,12 @@ def to_owners(parcels: Sequence[Parcel], earlier: list[Array]) -> list[tuple[Arr
 
     Args:
       parcels: the arrays.
-      earlier: what must be known before anything is sent (see `after`); then holds the last sum.
+      earlier: what must be known before anything is sent (see `ordered_after`); then holds the last
+        sum.
     """
 
     def send(x: Array, codec: Codec, axes: Any) -> tuple[Array, Array]:
-        total, rest = scattered(after(x, *earlier), codec, axes)
+        total, rest = scattered(ordered_after(x, *earlier), codec, axes)
         earlier[:] = [total]
         return total, rest
 

@@ -12,7 +12,7 @@ from gradxform import engine
 from gradxform._jax.versions import varying_like
 from gradxform.base import Transform, call_update, carried, check_transform, tell_moved, transform
 from gradxform.distributed.matrices.state import Cuts, on_pieces
-from gradxform.distributed.shares.division import Division, divide
+from gradxform.distributed.shares.division import Division, division_of_shape
 from gradxform.distributed.shares.reach import check_entrywise, check_reach, sums_products
 from gradxform.distributed.specs.state_specs import divided_specs
 from gradxform.distributed.wire.axis import (
@@ -29,9 +29,9 @@ from gradxform.distributed.zero.gather import (
     StepLeaf,
     copy_of,
     dtype_to_gather,
-    gathered,
+    gathered_shards,
+    last_step_taken,
     of_step,
-    taken,
 )
 from gradxform.distributed.zero.wire import (
     as_feedback,
@@ -189,7 +189,9 @@ class zero1(Transform):
 
     def _divisions(self, params: Params, sizes: Mapping[str, int]) -> list[Division]:
         rows, long = check_reach(self, self.inner)[0] == "row", sums_products(self.inner)
-        return [divide(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)]
+        return [
+            division_of_shape(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)
+        ]
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""
@@ -304,8 +306,8 @@ class zero1(Transform):
         memory: list[Any],
     ) -> tuple[list[Array], Zero1State]:
         """Return whole arrays from shards, and the state with what is still to be sent."""
-        takes_step = taken(self.inner, state.inner)
-        wholes, rests = gathered(shards, knows_what_varies(self.axes), takes_step)
+        takes_step = last_step_taken(self.inner, state.inner)
+        wholes, rests = gathered_shards(shards, knows_what_varies(self.axes), takes_step)
         for leaf, rest in zip(leaves, rests, strict=True):
             if rest is not None:
                 memory[leaf.index] = memory[leaf.index]._replace(mean=rest)

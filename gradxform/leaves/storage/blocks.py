@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._jax.versions import whole
+from gradxform._jax.versions import with_whole_dims
 from gradxform.leaves.storage.codes import Code
 from gradxform.leaves.storage.folds import Folds
 from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import cast
-from gradxform.numerics.overflow import quotient
+from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.types import Array
 
 
@@ -43,13 +43,13 @@ class Blocks(StoredArray):
 
     @classmethod
     def _of(cls, x: Array, form: BlockForm) -> "Blocks":
-        x = finite(x)
-        scales = jnp.max(jnp.abs(blocked(x, form)), axis=-1, initial=0.0)
+        x = finite_entries(x)
+        scales = jnp.max(jnp.abs(as_blocks(x, form)), axis=-1, initial=0.0)
         return cls._scaled(x, scales, form)
 
     @classmethod
     def _scaled(cls, x: Array, scales: Array, form: BlockForm) -> "Blocks":
-        return cls(_codes_of_blocks(x, scales, form), scales, fitted(form, x.shape[-1]))
+        return cls(_codes_of_blocks(x, scales, form), scales, fitted_form(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class Blocks(StoredArray):
         """Return the array."""
         form, length = self.form, self.shape[-1]
         if form.code.bits == 4:
-            blocks = form.code.decode(unpacked(self.codes)) * self.scales[..., None]
+            blocks = form.code.decode(unpacked_codes(self.codes)) * self.scales[..., None]
             x = joined(blocks)[..., :length]
         else:
             x = _mapped_by_block(form.code.decode(self.codes), self.scales, form, jnp.multiply)
@@ -93,14 +93,14 @@ class Blocks(StoredArray):
     def load_folded(self, folds: Folds) -> Array:
         """Return the array, cut."""
         form = self.form
-        codes = self.codes if form.code.bits == 8 else joined(unpacked(self.codes))
+        codes = self.codes if form.code.bits == 8 else joined(unpacked_codes(self.codes))
         scales = folds.scales(self.scales)
         scales = scales.reshape(*scales.shape, *[1] * len(folds.lengths))
         return cast(form.code.decode(folds.of(codes)) * scales, form.dtype)
 
     def store_scaled(self, new: Array, scales: Array) -> "Blocks":
         """Return another array in the same form, whose largest magnitudes in blocks are known."""
-        return self._scaled(cast(new, jnp.float32), finite(scales), self.form)
+        return self._scaled(cast(new, jnp.float32), finite_entries(scales), self.form)
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return codes and scales."""
@@ -110,7 +110,7 @@ class Blocks(StoredArray):
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Blocks":
         """Return the same form of an array of that shape, made of other codes and scales."""
         codes, scales = arrays
-        return Blocks(codes, scales, fitted(self.form, shape[-1]))
+        return Blocks(codes, scales, fitted_form(self.form, shape[-1]))
 
     def placed(self, place: Any, replicated: Any) -> "Blocks":
         """Return the shardings of codes and scales: that of the array."""
@@ -123,7 +123,7 @@ def block_length(form: BlockForm, length: int) -> int:
     return max(1, min(form.block, short))
 
 
-def fitted(form: BlockForm, length: int) -> BlockForm:
+def fitted_form(form: BlockForm, length: int) -> BlockForm:
     """Return the form of an array whose last axis has that length."""
     filled = form.code.bits == 4 and (not length or length % block_length(form, length))
     return form._replace(length=length if filled else None)
@@ -141,33 +141,35 @@ def _mapped_by_block(
     if folds is not None:  # without padding
         parts = x.reshape(*x.shape[:-1], folds.count, x.shape[-1] // folds.count)
         return joined(f(parts, folds.scales(scales)[..., None]))
-    return joined(f(blocked(x, form), scales[..., None]))[..., : x.shape[-1]]
+    return joined(f(as_blocks(x, form), scales[..., None]))[..., : x.shape[-1]]
 
 
 def joined(blocks: Array) -> Array:
-    """Undo `blocked`, but for the zeros."""
+    """Undo `as_blocks`, but for the zeros."""
     *above, count, block = blocks.shape
     return blocks.reshape(*above, count * block)
 
 
-def blocked(x: Array, form: BlockForm) -> Array:
+def as_blocks(x: Array, form: BlockForm) -> Array:
     """Return the array as (..., blocks, block), filled up with zeros."""
     block = block_length(form, x.shape[-1])
     missing = -x.shape[-1] % block
     if missing:
-        x = jnp.pad(whole(x, -1), [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+        x = jnp.pad(with_whole_dims(x, -1), [(0, 0)] * (x.ndim - 1) + [(0, missing)])
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
 def _codes_of_blocks(x: Array, scales: Array, form: BlockForm) -> Array:
     """Return the codes of a float32 array; entries beyond the scale of their block become it."""
-    below = divisors(scales)
+    below = block_divisors(scales)
     if form.code.bits == 4:
-        return packed(form.code.encode(quotient(blocked(x, form), below[..., None])))
-    return form.code.encode(_mapped_by_block(x, below, form, quotient))
+        return packed_codes(
+            form.code.encode(quotient_by_shared(as_blocks(x, form), below[..., None]))
+        )
+    return form.code.encode(_mapped_by_block(x, below, form, quotient_by_shared))
 
 
-def finite(x: Array) -> Array:
+def finite_entries(x: Array) -> Array:
     """Return an array in float32, where an infinity does not make the others of its block NaN.
 
     A NaN does.
@@ -176,19 +178,19 @@ def finite(x: Array) -> Array:
     return jnp.maximum(jnp.minimum(cast(x, jnp.float32), most), -most)
 
 
-def divisors(scales: Array) -> Array:
+def block_divisors(scales: Array) -> Array:
     """Return what the entries of blocks are divided by; those of a block of zeros stay 0."""
     return jnp.where(scales < jnp.finfo(jnp.float32).tiny, jnp.inf, scales)
 
 
-def packed(codes: Array) -> Array:
+def packed_codes(codes: Array) -> Array:
     """Return the two halves of each block in one byte each: the first in the low bits."""
-    half, codes = codes.shape[-1] // 2, whole(codes, -1)
+    half, codes = codes.shape[-1] // 2, with_whole_dims(codes, -1)
     return codes[..., :half] | (codes[..., half:] << 4)
 
 
-def unpacked(packed: Array) -> Array:
-    """Undo `packed`."""
+def unpacked_codes(packed: Array) -> Array:
+    """Undo `packed_codes`."""
     # Shifts along an axis of two. Two halves side by side would be a choice for every entry.
     both = jnp.broadcast_to(packed[..., None, :], (*packed.shape[:-1], 2, packed.shape[-1]))
     shifts = 4 * jax.lax.broadcasted_iota(packed.dtype, both.shape, both.ndim - 2)

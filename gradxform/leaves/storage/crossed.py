@@ -5,22 +5,22 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform._jax.versions import whole
+from gradxform._jax.versions import with_whole_dims
 from gradxform.leaves.storage.blocks import (
     BlockForm,
     Blocks,
-    blocked,
-    divisors,
-    finite,
-    fitted,
+    as_blocks,
+    block_divisors,
+    finite_entries,
+    fitted_form,
     joined,
-    packed,
-    unpacked,
+    packed_codes,
+    unpacked_codes,
 )
 from gradxform.leaves.storage.codes import Code
 from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import cast
-from gradxform.numerics.overflow import quotient
+from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.types import Array
 
 
@@ -52,13 +52,15 @@ class Crossed(StoredArray):
 
     @classmethod
     def _of(cls, x: Array, form: BlockForm) -> "Crossed":
-        x = finite(x)
+        x = finite_entries(x)
         size = jnp.abs(x)
-        rows = jnp.max(blocked(size, form), axis=-1, initial=0.0)
+        rows = jnp.max(as_blocks(size, form), axis=-1, initial=0.0)
         columns = jnp.max(_matrix_in_squares(size, form), axis=-2, initial=0.0)
         scales = _crossed_scales(rows, columns, form, x.shape[-2])
-        codes = packed(form.code.encode(quotient(blocked(x, form), divisors(scales))))
-        return cls(codes, rows, columns, fitted(form, x.shape[-1]))
+        codes = packed_codes(
+            form.code.encode(quotient_by_shared(as_blocks(x, form), block_divisors(scales)))
+        )
+        return cls(codes, rows, columns, fitted_form(form, x.shape[-1]))
 
     @property
     def is_by_rows(self) -> bool:
@@ -83,7 +85,7 @@ class Crossed(StoredArray):
     def load(self) -> Array:
         """Return the array."""
         scales = _crossed_scales(self.rows, self.columns, self.form, self.shape[-2])
-        blocks = self.form.code.decode(unpacked(self.codes)) * scales
+        blocks = self.form.code.decode(unpacked_codes(self.codes)) * scales
         x = joined(blocks)[..., : self.shape[-1]]
         return cast(x, self.dtype)
 
@@ -99,7 +101,7 @@ class Crossed(StoredArray):
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Crossed":
         """Return the same form of an array of that shape, made of other codes and scales."""
         codes, rows, columns = arrays
-        return Crossed(codes, rows, columns, fitted(self.form, shape[-1]))
+        return Crossed(codes, rows, columns, fitted_form(self.form, shape[-1]))
 
     def placed(self, place: Any, replicated: Any) -> "Crossed":
         """Return the shardings of codes and scales: that of the array."""
@@ -109,11 +111,11 @@ class Crossed(StoredArray):
 def _matrix_in_squares(x: Array, form: BlockForm) -> Array:
     """Return the array as (..., squares, block, n), filled up with zeros."""
     missing = -x.shape[-2] % form.block
-    x = jnp.pad(whole(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
+    x = jnp.pad(with_whole_dims(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
     return x.reshape(*x.shape[:-2], -1, form.block, x.shape[-1])
 
 
 def _crossed_scales(rows: Array, columns: Array, form: BlockForm, m: int) -> Array:
     """Return the scale of each entry, as (..., m, squares, block)."""
     below = jnp.repeat(columns, form.block, axis=-2)[..., :m, :]
-    return jnp.minimum(rows[..., None], blocked(below, form))
+    return jnp.minimum(rows[..., None], as_blocks(below, form))

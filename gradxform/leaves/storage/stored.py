@@ -9,7 +9,7 @@ import jax
 
 from gradxform.leaves.storage.folds import Folds
 from gradxform.types import Array
-from gradxform.values.flax_bytes import announce, tell_flax
+from gradxform.values.flax_bytes import announce_to_flax, tell_flax
 
 T = TypeVar("T", bound=type)
 
@@ -117,7 +117,7 @@ def stored_array(cls: T) -> T:
     jax.tree_util.register_dataclass(
         new_class, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
     )
-    announce(new_class, parts_of_stored, with_parts)
+    announce_to_flax(new_class, parts_of_stored, with_parts)
     new_class.part_names = tuple(arrays)
     return new_class
 

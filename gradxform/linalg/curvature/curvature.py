@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from gradxform import engine
-from gradxform._jax.versions import marked
+from gradxform._jax.versions import marked_as_varying
 from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import check_params, dtype_of, path_at
 from gradxform.numerics import as_number, at_least_float32, cast
@@ -92,7 +92,7 @@ class Curvature(Value, abc.ABC):
         axis = self.batch_axis_name
         if axis is not None:
             engine.check_bound(self, (axis,))
-            params = jax.tree.map(lambda p: marked(p, (axis,)), params)
+            params = jax.tree.map(lambda p: marked_as_varying(p, (axis,)), params)
         return given_what_it_names(self, field, function, dict(extra)), params
 
     def of_outputs(self, extra: Mapping[str, Any]) -> Callable[[Any], Array]:
@@ -108,7 +108,7 @@ class Curvature(Value, abc.ABC):
 
         def mean(x: Array) -> Array:
             wide = cast(x, at_least_float32(x.dtype))
-            return cast(lax.pmean(marked(wide, (axis,)), axis), x.dtype)
+            return cast(lax.pmean(marked_as_varying(wide, (axis,)), axis), x.dtype)
 
         return jax.tree.map(mean, tree)
 

@@ -10,7 +10,7 @@ from gradxform._jax.versions import varying_like
 from gradxform.errors import name_of
 from gradxform.linalg.curvature.curvature import Product, Seen, check_function
 from gradxform.linalg.curvature.likelihoods import count_of, kind_of, likelihood as Likelihood
-from gradxform.linalg.curvature.products import linearized
+from gradxform.linalg.curvature.products import linearized_model
 from gradxform.types import Array, Params, PyTree
 from gradxform.values.fields import value
 
@@ -78,7 +78,7 @@ class fisher_product(Product):
     ) -> Callable[[PyTree], PyTree]:
         """Return the product with the Fisher matrix."""
         model, place = self.of_params("model", self.model, seen, params, extra)
-        z, forward, backward = linearized(self, model, place)
+        z, forward, backward = linearized_model(self, model, place)
         kind = kind_of(self, self.likelihood)
         n = count_of(self, kind, z)
         if self.sampled:

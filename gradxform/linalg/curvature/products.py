@@ -110,12 +110,12 @@ class gauss_newton_product(Product):
     ) -> Callable[[PyTree], PyTree]:
         """Return the product with the Gauss-Newton matrix."""
         model, place = self.of_params("model", self.model, seen, params, extra)
-        outputs, forward, backward = linearized(self, model, place)
+        outputs, forward, backward = linearized_model(self, model, place)
         _, hessian = jax.linearize(jax.grad(self.of_outputs(extra)), outputs)
         return lambda v: self.averaged(backward(hessian(forward(varying_like(v, place)))))
 
 
-def linearized(
+def linearized_model(
     part: Any, model: Callable[[Params], Any], params: Params
 ) -> tuple[Any, Callable[[PyTree], Any], Callable[[Any], PyTree]]:
     """Return the outputs of a model, and the products with their derivative and its transpose."""

@@ -22,7 +22,7 @@ from gradxform.wrappers.parts import OF_FUNCTIONS
 ROOT = "the root"
 
 
-def dotted(path: Path) -> str:
+def dotted_path(path: Path) -> str:
     """Write the path of a part, a slot or a leaf: `0.mu.dense.kernel`."""
     return ".".join(path) or ROOT
 
@@ -76,7 +76,7 @@ class StatePart:
         return self.kind if self.rule is None else name_of(self.rule)
 
     def __str__(self) -> str:
-        return f"{dotted(self.path)} ({self.name})"
+        return f"{dotted_path(self.path)} ({self.name})"
 
 
 @dataclasses.dataclass(eq=False)
@@ -158,7 +158,7 @@ class _LayoutReading:
             part = self._begin(node, type(node).__name__, path, labels, depth)
             depth += 1
         elif part is None and not isinstance(node, tuple | list) and not self._holds_parts(node):
-            names = sorted(dotted(below) for below, _ in with_paths(node))
+            names = sorted(dotted_path(below) for below, _ in with_paths(node))
             kind = " ".join([type(node).__name__, *names]) if children else "an array"
             part = self._begin(node, kind, path, labels, depth)
         if children is None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted
+from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted_path
 
 
 class Begun(NamedTuple):
@@ -58,7 +58,8 @@ def said_by(
         if not set(targets) & set(origins):
             raise ValueError(
                 f"migrate_state: match says {new!r}: {old!r}, but the two do not have a name in "
-                f"common: {listed(targets)} in the new state, {listed(origins)} in the old one."
+                f"common: {dotted_paths(targets)} in the new state, {dotted_paths(origins)} in "
+                "the old one."
             )
         said |= {
             index: Taken(origins[rest]) if rest in origins else Begun()
@@ -75,22 +76,22 @@ def _matched_arrays_below(layout: StateLayout, key: str, which: str) -> dict[Pat
     leaves = {}
     for index, path in enumerate(layout.paths):
         for n in range(len(path) + 1):
-            if key == dotted(path[:n]):
+            if key == dotted_path(path[:n]):
                 leaves[path[n:]] = index
     if not leaves:
-        paths = {dotted(path[:n]) for path in layout.paths for n in range(len(path) + 1)}
+        paths = {dotted_path(path[:n]) for path in layout.paths for n in range(len(path) + 1)}
         raise ValueError(
             f"migrate_state: match names {key!r}, but the {which} state does not have an array "
-            f"there.{did_you_mean(key, sorted(paths)) or f' It has {listed(layout.paths)}.'}"
+            f"there.{did_you_mean(key, sorted(paths)) or f' It has {dotted_paths(layout.paths)}.'}"
         )
     return leaves
 
 
 def _is_below_matched_path(path: Path, key: str) -> bool:
-    return any(key == dotted(path[:n]) for n in range(len(path) + 1))
+    return any(key == dotted_path(path[:n]) for n in range(len(path) + 1))
 
 
-def listed(paths: Iterable[Path]) -> str:
+def dotted_paths(paths: Iterable[Path]) -> str:
     """Return some of the paths for a message."""
-    names = list(dict.fromkeys(dotted(path) for path in paths))
+    names = list(dict.fromkeys(dotted_path(path) for path in paths))
     return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")

@@ -17,7 +17,7 @@ from gradxform.numerics import number_rank
 from gradxform.run_states.migration.layout import (
     StateLayout,
     StatePart,
-    dotted,
+    dotted_path,
     init_with_owners,
     layout_of,
 )
@@ -160,7 +160,7 @@ class _MigratedArrays:
     def _index(self, i: int, source: Source) -> int | None:
         """Return the array of the old state that a source stands for."""
         if isinstance(source, AtStep) and self.step is None:
-            return run_step(self.olds, self.values, source.scope, dotted(self.news.paths[i]))
+            return run_step(self.olds, self.values, source.scope, dotted_path(self.news.paths[i]))
         return source.index if isinstance(source, Taken) else None
 
     @property
@@ -200,7 +200,7 @@ class _MigratedArrays:
     def _fitting(self, i: int, index: int) -> Any:
         """Return an array of the old state, in the dtype of its new place."""
         like, x = self.news.arrays[i], self.values[index]
-        at, was = dotted(self.news.paths[i]), dotted(self.olds.paths[index])
+        at, was = dotted_path(self.news.paths[i]), dotted_path(self.olds.paths[index])
         remedy = f"To begin it anew, pass match={{{at!r}: None}}."
         if jnp.shape(x) != like.shape:
             raise ValueError(

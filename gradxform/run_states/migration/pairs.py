@@ -6,7 +6,7 @@ from typing import Any
 from gradxform.base.transformation import rules_with_state
 from gradxform.errors import name_of
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import StatePart, dotted
+from gradxform.run_states.migration.layout import StatePart, dotted_path
 
 # For a place in the parameters, the part of the old state that has the slots there.
 Pairing = dict[Path, StatePart]
@@ -86,8 +86,8 @@ def _pairs_in_order(
     only_counts = all(set(new.leaves) <= {(k,) for k in new.step_fields} for new in news)
     if not news or not olds or only_counts:  # such a count begins at the step of the run
         return pairs
-    example = {dotted(new.path): None for new in news} | {
-        dotted(new.path): dotted(old.path) for new, old in zip(news, olds, strict=False)
+    example = {dotted_path(new.path): None for new in news} | {
+        dotted_path(new.path): dotted_path(old.path) for new, old in zip(news, olds, strict=False)
     }
     raise ValueError(
         f"migrate_state: {_number_of_unpaired(olds, 'state')} of {olds[0].name} in the old state, "
@@ -98,7 +98,7 @@ def _pairs_in_order(
 
 
 def _paths_of_unpaired(parts: Sequence[StatePart]) -> str:
-    return " and ".join(repr(dotted(part.path)) for part in parts)
+    return " and ".join(repr(dotted_path(part.path)) for part in parts)
 
 
 def _number_of_unpaired(items: Sequence[Any], noun: str) -> str:

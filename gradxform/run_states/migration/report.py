@@ -7,7 +7,7 @@ import jax
 
 from gradxform.leaves import Path
 from gradxform.leaves.storage import is_stored
-from gradxform.run_states.migration.layout import dotted
+from gradxform.run_states.migration.layout import dotted_path
 
 TAKEN, STEP, BEGUN, DROPPED = "taken", "the run's step", "begun anew", "dropped"
 COMPUTED = "computed from the rest"
@@ -136,9 +136,9 @@ def _row_of_migration(
     slot: Path, fate: str, source: Path | None, arrays: list[tuple[Path, Any, Any]]
 ) -> MigratedSlot:
     return MigratedSlot(
-        dotted(slot),
+        dotted_path(slot),
         fate,
-        None if source is None else dotted(source),
+        None if source is None else dotted_path(source),
         tuple((".".join(below), tuple(x.shape), _migrated_dtype(x)) for below, x, _ in arrays),
         tuple(
             dict.fromkeys(

@@ -10,8 +10,8 @@ import numpy as np
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import shown
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted
-from gradxform.run_states.migration.match import AtStep, Begun, Source, Taken, listed, said_by
+from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted_path
+from gradxform.run_states.migration.match import AtStep, Begun, Source, Taken, dotted_paths, said_by
 from gradxform.run_states.migration.pairs import Pairing, pair_alike, pair_kin
 
 
@@ -67,12 +67,12 @@ def _check_ages_of_sources(
     places = dict.fromkeys(path[1:] for path in begun)
     young = [place for place in places if not _goes_on_from_source(part, place, sources, said)]
     if young and any(isinstance(sources[i], Taken) for i in counts):
-        anew = {dotted((*part.path, *path)): None for path in begun if path[1:] == young[0]}
+        anew = {dotted_path((*part.path, *path)): None for path in begun if path[1:] == young[0]}
         raise ValueError(
             f"migrate_state: {part} goes on from the old state, which has nothing there for "
-            f"{listed(young)}: what begins at 0 would be taken to be as old as the count says. "
-            "Give these parameters a transform of their own, with partition(...); or begin them "
-            f"here all the same, as match={anew}."
+            f"{dotted_paths(young)}: what begins at 0 would be taken to be as old as the count "
+            "says. Give these parameters a transform of their own, with partition(...); or begin "
+            f"them here all the same, as match={anew}."
         )
 
 
@@ -107,14 +107,14 @@ def _check_equal_sources(
         return
     numbers = [np.asarray(jax.random.key_data(x) if _is_prng_key_source(x) else x) for x in arrays]
     if any(not np.array_equal(x, numbers[0]) for x in numbers[1:]):
-        at = dotted((*part.path, *path))
+        at = dotted_path((*part.path, *path))
         listed = ", ".join(
-            f"{dotted((*old.path, *path))} is {shown(x.tolist())}"
+            f"{dotted_path((*old.path, *path))} is {shown(x.tolist())}"
             for old, x in zip(origins, numbers, strict=True)
         )
         raise ValueError(
             f"migrate_state: {part} goes on from several states, which differ: {listed}. Say which "
-            f"one to take, as match={{{at!r}: {dotted((*origins[0].path, *path))!r}}}."
+            f"one to take, as match={{{at!r}: {dotted_path((*origins[0].path, *path))!r}}}."
         )
 
 
@@ -219,7 +219,7 @@ def run_step(olds: StateLayout, values: Sequence[Any], scope: StatePart | None, 
     outermost = [index for depth, index in counts if depth == least]
     numbers = {int(values[i]) for i in outermost if not is_tracer(values[i])}
     if len(numbers) > 1:
-        at = ", ".join(f"{dotted(olds.paths[i])} is {int(values[i])}" for i in outermost)
+        at = ", ".join(f"{dotted_path(olds.paths[i])} is {int(values[i])}" for i in outermost)
         raise ValueError(
             f"migrate_state: the new state has a count at {asking}, and the old state has counts "
             f"that differ: {at}; {remedy}"

@@ -206,7 +206,7 @@ def _is_bound_entry(x: Any) -> bool:
     return x is None or (not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1)
 
 
-def walls(x: Array, low: Array, high: Array, per_unit: Array) -> tuple[Array, Array]:
+def bounds_as_steps(x: Array, low: Array, high: Array, per_unit: Array) -> tuple[Array, Array]:
     """Return the bounds as steps from x, times `per_unit`."""
     per_unit = cast(per_unit, x.dtype)
     return _way_to_bound(x, low, per_unit), _way_to_bound(x, high, per_unit)
@@ -218,7 +218,7 @@ def _way_to_bound(x: Array, bound: Array, per_unit: Array) -> Array:
     return jnp.where(is_bound, (jnp.where(is_bound, bound, 0) - x) * per_unit, bound)
 
 
-def reach(low: Array, high: Array, x: Array, step: Array) -> Array:
+def reach_along(low: Array, high: Array, x: Array, step: Array) -> Array:
     """Return which part of its step from x each entry can go; infinite without a bound or step."""
     bound = jnp.where(step > 0, high, low)
     ends = (step != 0) & (jnp.abs(bound) != jnp.inf)
@@ -237,7 +237,7 @@ def update_along(
     g, p = jnp.asarray(g), jnp.asarray(p)
     t, unit = cast(t, x.dtype), cast(unit, x.dtype)
     step = jnp.where(t != 0, t * d, 0)
-    below, above = walls(x, low, high, 1 / unit)
+    below, above = bounds_as_steps(x, low, high, 1 / unit)
     place = jnp.clip(x + step * unit, low, high)
     place = jnp.where((step != 0) & (step <= below), low, place)
     place = jnp.where((step != 0) & (step >= above), high, place)

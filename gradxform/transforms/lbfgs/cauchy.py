@@ -17,7 +17,7 @@ from gradxform.linalg import matmul
 from gradxform.numerics import cast, scalar_dtype
 from gradxform.numerics.loops import loop_at_most
 from gradxform.transforms.lbfgs import bounds
-from gradxform.transforms.lbfgs.compact import Memory, inner, products, summed
+from gradxform.transforms.lbfgs.compact import Memory, inner, products, sums_over_leaves
 from gradxform.types import Array
 
 __all__ = []
@@ -47,7 +47,7 @@ def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
     """Return the generalized Cauchy point of the model g^T (z - x) + (z - x)^T B (z - x) / 2."""
     seen = engine.map_rows(_cauchy_breaks_of_leaf, [*box, memory.s, memory.y])
     times, directions = ([leaf[i] for leaf in seen] for i in (0, 1))
-    s_s, s_y, of_y, of_s = summed([leaf[2:] for leaf in seen])
+    s_s, s_y, of_y, of_s = sums_over_leaves([leaf[2:] for leaf in seen])
     middle = memory.middle(s_s, s_y)
 
     # The order of the breaks is that of all leaves together, which takes one array.
@@ -182,7 +182,7 @@ def _cauchy_breaks_of_leaf(
     is_held = ((g < 0) & (x >= high)) | ((g > 0) & (x <= low))
     d = jnp.where(is_held, 0, -g)
     # An entry that does not move, or does not have a bound there, is not a break of the path.
-    time = bounds.reach(low, high, x, d)
+    time = bounds.reach_along(low, high, x, d)
     own = products(s, y, jnp.ones_like(x, jnp.bool_))
     return time, d, own.s_s, own.s_y, inner(y, d[None])[:, 0], inner(s, d[None])[:, 0]
 

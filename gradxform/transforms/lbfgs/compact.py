@@ -54,7 +54,7 @@ class Memory(NamedTuple):
         identity = jnp.eye(m, dtype=s_s.dtype)
         l = jnp.where(self.later, self.scaled(s_y), 0)
         g = self.theta * self.scaled(s_s) + self._vacant(identity)
-        return quasidefinite(identity, l, g, jnp.eye(2 * m, dtype=s_s.dtype))
+        return solve_quasidefinite(identity, l, g, jnp.eye(2 * m, dtype=s_s.dtype))
 
     def reduced(self, free: "Products", fixed: "Products", right: Array) -> Array:
         """Solve (M^{-1} - W_F^T W_F / theta) x = right, with W_F the rows of W that are free.
@@ -66,7 +66,7 @@ class Memory(NamedTuple):
         e = identity + self.scaled(free.y_y) / self.theta
         c = jnp.where(self.later, self.scaled(fixed.s_y), -self.scaled(free.s_y))
         g = self.theta * self.scaled(fixed.s_s) + self._vacant(identity)
-        return quasidefinite(e, c, g, right[:, None])[:, 0]
+        return solve_quasidefinite(e, c, g, right[:, None])[:, 0]
 
     def _vacant(self, identity: Array) -> Array:
         """Return 1 on the diagonal for every place without a pair, so that it can be solved."""
@@ -93,12 +93,12 @@ def inner(a: Array, b: Array) -> Array:
     return jnp.tensordot(a, b, axes=(axes, axes), precision=linalg.HIGHEST)
 
 
-def combined(weights: Array, memory: Array) -> Array:
+def combined_memory(weights: Array, memory: Array) -> Array:
     """Return the sum of the arrays along axis 0 of `memory`, each times its weight."""
     return jnp.tensordot(cast(weights, memory.dtype), memory, axes=1, precision=linalg.HIGHEST)
 
 
-def summed(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+def sums_over_leaves(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     """Return the sums over the leaves, as wide as the scalars of the step."""
     wide = promote(scalar_dtype(), *(x.dtype for part in parts for x in part))
     return tuple(
@@ -106,7 +106,7 @@ def summed(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     )
 
 
-def quasidefinite(e: Array, c: Array, g: Array, right: Array) -> Array:
+def solve_quasidefinite(e: Array, c: Array, g: Array, right: Array) -> Array:
     """Solve ((-e, c^T), (c, g)) x = right; NaN if a matrix that must be positive is not.
 
     Args:

@@ -8,21 +8,21 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.numerics import cast, real_dtype, scalar_dtype
 from gradxform.numerics.roots import root
-from gradxform.transforms.evaluated import evaluates
-from gradxform.transforms.lbfgs.compact import combined, summed
+from gradxform.transforms.evaluated import eval_methods_of
+from gradxform.transforms.lbfgs.compact import combined_memory, sums_over_leaves
 from gradxform.transforms.lbfgs.lbfgs import inner, two_loops
 from gradxform.transforms.lbfgs.machine import (
     SearchingTransform,
     Step,
     Sums,
     Way,
-    begun,
-    completed,
+    completed_fields,
+    first_machine_fields,
     is_older,
     own_buffers,
 )
 from gradxform.transforms.lbfgs.more_thuente import LARGEST, MoreThuenteState
-from gradxform.transforms.lbfgs.units import squares
+from gradxform.transforms.lbfgs.units import squares_in_range
 from gradxform.types import Array, NonNegative, Params, Size, Slot
 
 __all__ = [
@@ -57,7 +57,7 @@ class StepByLBFGSState(NamedTuple):
     unit: Any = None
     theta: Any = None  # scalar, at least float32; <y, y> / <s, y> of the last pair, 0 before it
 
-    evaluated, exchanged = evaluates("params")
+    evaluated, exchanged = eval_methods_of("params")
 
     @classmethod
     def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class StepByLBFGSState(NamedTuple):
             return fields
         s_y, y_y = (jnp.asarray(fields[k]) for k in ("s_y", "y_y"))
         last = jnp.mod(jnp.asarray(fields["pairs"]) - 1, len(s_y))
-        return completed(fields, y_y[last, last] / s_y[last, last])
+        return completed_fields(fields, y_y[last, last] / s_y[last, last])
 
 
 # ------------------------------------------------------------------------------- without bounds
@@ -79,7 +79,7 @@ def _measure_lbfgs_step(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -
     """Return what is known of a point: one sum over the leaves, which is one exchange on a mesh."""
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS)]
     leaves = engine.map_rows(_products_of_lbfgs_step, columns, 1 / state.scale, 1 / state.unit)
-    (total,) = summed([(leaf,) for leaf in leaves])
+    (total,) = sums_over_leaves([(leaf,) for leaf in leaves])
     slope, far, near, size, moving = total[:5]
     own, memory = total[5:14].reshape(3, 3), total[14:].reshape(2, len(state.s_y), 3)
     gradient = own[2, 2], far, near
@@ -114,7 +114,7 @@ def _products_of_lbfgs_step(
     moving = jnp.sum(g != 0, dtype=real_dtype(x.dtype))
     g = g * per_scale
     new = jnp.stack([(p - x) * per_unit, g - last_g, g])
-    _, far, near = squares(g)
+    _, far, near = squares_in_range(g)
     numbers = inner(d[None], g[None])[0, 0], far, near, jnp.sum(jnp.abs(g)), moving
     products = [inner(rows, new).reshape(-1) for rows in (new, s, y)]
     return jnp.concatenate([jnp.stack(numbers), *products])
@@ -168,7 +168,7 @@ def _direct_lbfgs_step(
     g: Array, d: Array, s: Array, y: Array, starts: Array, of_g: Array, of_s: Array, of_y: Array
 ) -> Array:
     """Return the direction of one leaf: another combination of g and the memory, if any starts."""
-    new = cast(of_g, d.dtype) * g + combined(of_s, s) + combined(of_y, y)
+    new = cast(of_g, d.dtype) * g + combined_memory(of_s, s) + combined_memory(of_y, y)
     return jnp.where(starts, -new, d)
 
 
@@ -255,5 +255,7 @@ class step_by_lbfgs(SearchingTransform):
         """Return an empty memory, with the parameters as the accepted point."""
         products = jnp.zeros((self.memory_size, self.memory_size), scalar_dtype())
         return own_buffers(
-            StepByLBFGSState(s_y=products, y_y=products, **begun(params, self.memory_size))
+            StepByLBFGSState(
+                s_y=products, y_y=products, **first_machine_fields(params, self.memory_size)
+            )
         )

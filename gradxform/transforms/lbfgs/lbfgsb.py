@@ -12,24 +12,24 @@ from gradxform.errors import name_of
 from gradxform.leaves import path_at
 from gradxform.numerics import cast, scalar_dtype
 from gradxform.numerics.loops import loop_at_most
-from gradxform.transforms.evaluated import evaluates
+from gradxform.transforms.evaluated import eval_methods_of
 from gradxform.transforms.lbfgs import bounds
 from gradxform.transforms.lbfgs.cauchy import Box
-from gradxform.transforms.lbfgs.compact import Memory, order_of, summed
+from gradxform.transforms.lbfgs.compact import Memory, order_of, sums_over_leaves
 from gradxform.transforms.lbfgs.line_search import where
 from gradxform.transforms.lbfgs.machine import (
     SearchingTransform,
     Step,
     Sums,
     Way,
-    begun,
-    completed,
+    completed_fields,
+    first_machine_fields,
     is_older,
     own_buffers,
 )
 from gradxform.transforms.lbfgs.more_thuente import MoreThuenteState
-from gradxform.transforms.lbfgs.subspace import lengths, target
-from gradxform.transforms.lbfgs.units import squares
+from gradxform.transforms.lbfgs.subspace import step_lengths, subspace_target
+from gradxform.transforms.lbfgs.units import squares_in_range
 from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot, StaticTree
 
 __all__ = [
@@ -66,7 +66,7 @@ class StepByLBFGSBState(NamedTuple):
     unit: Any = None
     squared: Any = None  # scalar, at least float32; |g|^2 at x, of the entries that no bound holds
 
-    evaluated, exchanged = evaluates("params")
+    evaluated, exchanged = eval_methods_of("params")
 
     @classmethod
     def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class StepByLBFGSBState(NamedTuple):
         squared = sum(squared, jnp.zeros_like(fields["theta"]))
         squared = jnp.where(jnp.asarray(fields["started"]), squared, jnp.inf)
         fields |= {"direction": direction, "squared": squared}
-        return completed(fields, jnp.asarray(fields["theta"]))
+        return completed_fields(fields, jnp.asarray(fields["theta"]))
 
 
 # ---------------------------------------------------------------------------------- with bounds
@@ -101,7 +101,7 @@ _SLOTS = (
 def _measure_lbfgsb_point(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])]
     leaves = engine.map_rows(_measure_lbfgsb_leaf, columns, 1 / state.scale, 1 / state.unit)
-    slope, s_s, s_y, y_y, *rest = summed(leaves)
+    slope, s_s, s_y, y_y, *rest = sums_over_leaves(leaves)
     absolute, size, moving, outside = rest[6:]
     return Sums(
         slope=slope,
@@ -136,12 +136,12 @@ def _measure_lbfgsb_leaf(
     g = g * per_scale
     s, y = (p - x) * per_unit, g - last_g
     # p - clip(p - g, low, high), without the rounding of p - g.
-    below, above = bounds.walls(p, low, high, per_scale)
+    below, above = bounds.bounds_as_steps(p, low, high, per_scale)
     projected = jnp.clip(g, -above, -below)
     products = map(jnp.sum, (g * d, s * s, s * y, y * y))
     sizes = jnp.sum(jnp.abs(projected)), jnp.sum(jnp.abs(g))
-    free = squares(jnp.where(is_held, 0, g))
-    return *products, *free, *squares(projected), *sizes, moving, outside
+    free = squares_in_range(jnp.where(is_held, 0, g))
+    return *products, *free, *squares_in_range(projected), *sizes, moving, outside
 
 
 def _aim_lbfgsb_search(
@@ -158,14 +158,14 @@ def _aim_lbfgsb_search(
     def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         _, _, _, pairs = carry
         known = pairs > 0
-        aim, slope = target(box, where(known, memory, memory.forgotten()))
+        aim, slope = subspace_target(box, where(known, memory, memory.forgotten()))
         is_good = jnp.isfinite(slope) & (slope < 0)
         return is_good | ~known, aim, slope, jnp.where(is_good, pairs, 0)
 
     carry = (~step.starts, state.direction, jnp.zeros_like(memory.theta), step.pairs)
     _, aim, slope, pairs = loop_at_most(2, lambda carry: ~carry[0], attempt, carry)
     is_begin = (state.iterations == 0) & ~step.is_raised
-    first, largest = lengths(box, aim, step.reach, step.is_known, is_begin)
+    first, largest = step_lengths(box, aim, step.reach, step.is_known, is_begin)
     state = state._replace(s_y=s_y, direction=aim, started=state.started | step.accepted)
     return state, slope, pairs, first, largest
 
@@ -173,7 +173,7 @@ def _aim_lbfgsb_search(
 def _lbfgsb_box_around_point(state: StepByLBFGSBState) -> Box:
     """Return the box as it lies around the accepted point, which is its origin."""
     walls = [state.params, state.lower, state.upper]
-    leaves = engine.map_rows(bounds.walls, walls, 1 / state.unit)
+    leaves = engine.map_rows(bounds.bounds_as_steps, walls, 1 / state.unit)
     low, high = ([leaf[i] for leaf in leaves] for i in (0, 1))
     return Box([jnp.zeros_like(x) for x in state.params], state.updates, low, high)
 
@@ -267,7 +267,7 @@ class step_by_lbfgsb(SearchingTransform):
             lower=lower,
             upper=upper,
             s_y=jnp.ones(self.memory_size, scalar_dtype()),
-            **begun(params, self.memory_size),
+            **first_machine_fields(params, self.memory_size),
         )
         return own_buffers(state)
 

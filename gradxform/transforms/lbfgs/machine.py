@@ -26,8 +26,8 @@ from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.lbfgs import more_thuente
 from gradxform.transforms.lbfgs.lbfgs import check_memory, empty_memory
 from gradxform.transforms.lbfgs.line_search import where
-from gradxform.transforms.lbfgs.units import divided, first_step, power_of
-from gradxform.transforms.tree_rules import as_loss, copied
+from gradxform.transforms.lbfgs.units import first_step, power_of, square_of_multiple
+from gradxform.transforms.tree_rules import as_loss, copied_params
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 
 __all__ = []
@@ -149,7 +149,7 @@ class SearchingTransform(Transform):
         return jax.tree.unflatten(treedef, us), laid_like(new, given)
 
 
-def begun(params: Params, memory_size: int) -> dict[str, Any]:
+def first_machine_fields(params: Params, memory_size: int) -> dict[str, Any]:
     """Return the fields that every state begins with: an empty memory, and no accepted point."""
     no, infinite, zero = jnp.zeros((), jnp.bool_), scalar(jnp.inf), scalar(0.0)
     return {
@@ -160,7 +160,7 @@ def begun(params: Params, memory_size: int) -> dict[str, Any]:
         "converged": no,
         "stalled": no,
         "failed": no,
-        "params": copied(params),
+        "params": copied_params(params),
         "updates": zeros_like(params),
         "direction": zeros_like(params),
         "diff_params_memory": empty_memory(params, memory_size),
@@ -171,7 +171,7 @@ def begun(params: Params, memory_size: int) -> dict[str, Any]:
         "squared": infinite,
         "last_value": infinite,
         "last_squared": infinite,
-        "search": more_thuente.begun(infinite, scalar(-1.0), 1.0),
+        "search": more_thuente.begun_search(infinite, scalar(-1.0), 1.0),
     }
 
 
@@ -252,7 +252,7 @@ def _advanced_machine(
     iterations = jnp.where(moved_on, safe_increment(state.iterations), state.iterations)
     state = state._replace(iterations=iterations, theta=theta, squared=free, **units, **kept)
     state, slope, pairs, first, largest = way.aim(state, sums, step)
-    begun = more_thuente.begun(here, slope, first, largest)
+    begun = more_thuente.begun_search(here, slope, first, largest)
     search = where(step.starts, begun, verdict.search)
     count = safe_increment(state.count)
     state = state._replace(count=count, pairs=pairs, search=search, **flags, **progress)
@@ -271,7 +271,7 @@ def _machine_point_in_units(state: Any, sums: Sums, started: Array, value: Array
     unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
     # What was measured at the first point was not divided by them.
     factor = jnp.where(started, 1, 1 / scale)
-    squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
+    squared, free = (square_of_multiple(x, factor) for x in (sums.projected, sums.free))
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
     length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
     return _MachinePoint(value / unit / scale, squared, free, length, scale, unit, factor)
@@ -284,7 +284,7 @@ def _judged_by_machine(
     is_over = _is_machine_over(state)
     is_finite = jnp.isfinite(point.value + sums.slope + point.squared + point.free)
     slope = jnp.where(is_finite, sums.slope, jnp.nan)
-    search = more_thuente.advanced(state.search, point.value, slope)
+    search = more_thuente.advanced_search(state.search, point.value, slope)
     begins = ~is_over & ~started & (sums.outside == 0)
     accepted = jnp.where(started, ~is_over & search.accepted, begins & is_finite)
     gave_up = ~is_over & started & search.failed
@@ -409,7 +409,7 @@ def _machine_progress(
 # ---------------------------------------------------------------------------------- older states
 
 
-def completed(fields: dict[str, Any], theta: Any) -> dict[str, Any]:
+def completed_fields(fields: dict[str, Any], theta: Any) -> dict[str, Any]:
     """Return the fields of a state from those of the older form, without a unit of lengths.
 
     Args:

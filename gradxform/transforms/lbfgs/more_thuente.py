@@ -1,8 +1,8 @@
 """The line search of Moré and Thuente, one trial of a step length at a time.
 
-The loss along a line is phi(t), with phi'(0) < 0. `begun` asks for a first step length t, and every
-`advanced` takes phi and phi' there and asks for the next one, until the search is `accepted` or
-`failed`. Whoever computes phi keeps the loop, so that the loss is in a program once.
+The loss along a line is phi(t), with phi'(0) < 0. `begun_search` asks for a first step length t,
+and every `advanced_search` takes phi and phi' there and asks for the next one, until the search is
+`accepted` or `failed`. Whoever computes phi keeps the loop, so that the loss is in a program once.
 """
 
 from typing import NamedTuple
@@ -61,7 +61,7 @@ class MoreThuenteState(NamedTuple):
     is_first_stage: Array  # whether no t so far has both enough decrease and a rising slope
 
 
-def begun(
+def begun_search(
     value: Array, slope: Array, t: Scalar, largest: Scalar = LARGEST, roundings: Scalar = ROUNDINGS
 ) -> MoreThuenteState:
     """Return a search that asks for the step length `t`.
@@ -74,7 +74,7 @@ def begun(
       t: the first step length, greater than 0.
       largest: the largest step length.
       roundings: how many machine epsilons of |phi(0)| count as roundings. Where values differ by
-        no more, the search goes by the slopes; see `advanced`.
+        no more, the search goes by the slopes; see `advanced_search`.
     """
     value, slope = scalar(value), scalar(slope)
     dtype = promote(value.dtype, slope.dtype)
@@ -104,7 +104,7 @@ def begun(
     )
 
 
-def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuenteState:
+def advanced_search(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuenteState:
     """Return the search after the trial of `state.t`.
 
     A step length t is accepted under the strong Wolfe conditions,

@@ -14,13 +14,20 @@ from gradxform.numerics import cast
 from gradxform.numerics.roots import root
 from gradxform.transforms.lbfgs import bounds, more_thuente
 from gradxform.transforms.lbfgs.cauchy import Box, cauchy_point
-from gradxform.transforms.lbfgs.compact import Memory, Products, combined, inner, products, summed
+from gradxform.transforms.lbfgs.compact import (
+    Memory,
+    Products,
+    combined_memory,
+    inner,
+    products,
+    sums_over_leaves,
+)
 from gradxform.types import Array
 
 __all__ = []
 
 
-def target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
+def subspace_target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
     """Return where the model says to go, and the slope of the loss along the way there."""
     cauchy = cauchy_point(box, memory)
     of_y, of_s = memory.weights(cauchy.k)
@@ -31,7 +38,7 @@ def target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
         of_s,
         memory.theta,
     )
-    *grams, of_y, of_s = summed([leaf[1:] for leaf in left])
+    *grams, of_y, of_s = sums_over_leaves([leaf[1:] for leaf in left])
     x = memory.reduced(Products(*grams[:3]), Products(*grams[3:]), memory.both(of_y, of_s))
     of_y, of_s = memory.weights(x / memory.theta)
     r = [leaf[0] for leaf in left]
@@ -72,7 +79,7 @@ def _subspace_gradient(
     theta: Array,
 ) -> tuple[Array, ...]:
     """Return the gradient r of the model at z on the free entries, and products of the memory."""
-    r = g + cast(theta, x.dtype) * (z - x) - combined(of_y, y) - combined(of_s, s)
+    r = g + cast(theta, x.dtype) * (z - x) - combined_memory(of_y, y) - combined_memory(of_s, s)
     r = jnp.where(free, r, 0)
     of_r = (inner(y, r[None])[:, 0], inner(s, r[None])[:, 0])
     return r, *products(s, y, free), *products(s, y, ~free), *of_r
@@ -82,7 +89,9 @@ def _subspace_step(
     r: Array, z: Array, free: Array, s: Array, y: Array, of_y: Array, of_s: Array, theta: Array
 ) -> Array:
     """Return the step from z to the minimum over the free entries, bounds apart."""
-    return jnp.where(free, -(r + combined(of_y, y) + combined(of_s, s)) / cast(theta, r.dtype), 0)
+    return jnp.where(
+        free, -(r + combined_memory(of_y, y) + combined_memory(of_s, s)) / cast(theta, r.dtype), 0
+    )
 
 
 def _project_subspace_step(
@@ -96,7 +105,7 @@ def _project_subspace_step(
         end,
         jnp.sum((end - x) * g),
         is_cut,
-        jnp.min(bounds.reach(low, high, z, step), initial=jnp.inf),
+        jnp.min(bounds.reach_along(low, high, z, step), initial=jnp.inf),
     )
 
 
@@ -113,13 +122,13 @@ def _go_back_in_subspace(
 ) -> tuple[Array, Array]:
     """Return the end of the step, or of that share of it; and <end - x, g>."""
     short = jnp.clip(z + cast(share, z.dtype) * step, low, high)
-    is_there = bounds.reach(low, high, z, step) <= share
+    is_there = bounds.reach_along(low, high, z, step) <= share
     short = jnp.where(is_there, jnp.where(step > 0, high, low), short)
     end = jnp.where(goes_back, short, end)
     return end, jnp.sum((end - x) * g)
 
 
-def lengths(
+def step_lengths(
     box: Box, aim: list[Array], within: Array, is_known: Array, is_begin: Array
 ) -> tuple[Array, Array]:
     """Return the first step length of a search, and the largest one, as SciPy's L-BFGS-B has them.
@@ -132,7 +141,7 @@ def lengths(
       is_begin: whether the search must not go beyond the target.
     """
     leaves = engine.map_rows(_limits_in_subspace, [box.x, box.low, box.high, aim])
-    squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
+    squared, bounded, boxed = sums_over_leaves([leaf[:3] for leaf in leaves])
     size = sum(x.size for x in box.x)
     room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
     length = root(squared)
@@ -146,5 +155,5 @@ def _limits_in_subspace(x: Array, low: Array, high: Array, aim: Array) -> tuple[
     """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
     has = [jnp.isfinite(bound) for bound in (low, high)]
     bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))
-    room = jnp.min(bounds.reach(low, high, x, aim - x), initial=jnp.inf)
+    room = jnp.min(bounds.reach_along(low, high, x, aim - x), initial=jnp.inf)
     return jnp.sum((aim - x) ** 2), bounded, boxed, room

@@ -29,7 +29,7 @@ def power_of(size: Array) -> Array:
     return jnp.where(is_far & jnp.isfinite(size), power, 1)
 
 
-def squares(g: Array) -> tuple[Array, Array, Array]:
+def squares_in_range(g: Array) -> tuple[Array, Array, Array]:
     """Return |g|^2, also for a gradient that is divided by `FAR`, and for one multiplied by `NEAR`.
 
     One of them is in the range of the dtype, whatever the scale is that the first point gives.
@@ -38,7 +38,7 @@ def squares(g: Array) -> tuple[Array, Array, Array]:
     return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / FAR)), jnp.sum(abs_sq(small * NEAR))
 
 
-def divided(squares: tuple[Array, ...], factor: Array) -> Array:
+def square_of_multiple(squares: tuple[Array, ...], factor: Array) -> Array:
     """Return |factor g|^2 from the `squares`."""
     squared, far, near = squares
     # Lengths are multiplied, not their squares: a compiler may form the squares of the factors.

@@ -24,7 +24,7 @@ class Whole(NamedTuple):
     columns: tuple[str, ...]  # those that cut the columns
 
 
-def wholes(part: Any, numbers: Any, updates: Updates) -> list[Whole]:
+def wholes_of(part: Any, numbers: Any, updates: Updates) -> list[Whole]:
     """Return what a rule for matrices must know of each leaf.
 
     Raises:

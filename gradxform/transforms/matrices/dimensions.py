@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, is_hole, masks, path_str, with_paths
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, UnevenAxes, split_axes
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
@@ -163,7 +163,7 @@ def matrices(
         )
     else:
         what = ("axes", dimension_numbers, kind, masks.hidden_paths())
-        axes = remembered(
+        axes = remembered_by_structure(
             what, tree, lambda: _axes_of_dimensions(part, dimension_numbers, kind, tree)
         )
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.leaves import is_hole, with_paths
 from gradxform.leaves.masks import hidden_paths
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.transforms.matrices.axes import EqualMatrices, MatrixAxes, array_of_parts, parts_of
 from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.types import Array, PyTree
@@ -59,7 +59,7 @@ def array_leaf(shape: tuple[int, ...], cut: engine.Cut) -> MatrixLeaf:
     return leaf_of(shape, MatrixAxes((), tuple(range(len(shape))), ()), cut, True)
 
 
-def arrays(tree: PyTree) -> list[tuple[Any, Any]]:
+def arrays_with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
     """Return the leaves that are not holes, with their paths."""
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
@@ -70,10 +70,10 @@ def leaves_of(rule: Any, tree: PyTree) -> list[MatrixLeaf]:
 
     def leaves() -> list[MatrixLeaf]:
         axes = axes_of_all(rule, numbers, engine.whole_shapes(tree))
-        triples = zip(arrays(tree), axes, cuts, strict=True)
+        triples = zip(arrays_with_paths(tree), axes, cuts, strict=True)
         return [leaf_of(jnp.shape(x), a, cut, rule.oriented) for (_, x), a, cut in triples]
 
     if is_function(numbers):  # which may look at anything
         return leaves()
     what = ("views", numbers, rule.oriented, tuple(cuts), hidden_paths())
-    return remembered(what, tree, leaves)
+    return remembered_by_structure(what, tree, leaves)

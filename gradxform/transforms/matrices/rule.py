@@ -22,7 +22,7 @@ from gradxform.transforms.matrices.leaf import MatrixLeaf, leaves_of
 from gradxform.transforms.matrices.slots import made_slots, with_slots
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
 from gradxform.values import put_live, take_live
-from gradxform.values.extra_args import accepted_by, routed
+from gradxform.values.extra_args import accepted_by, routed_extra
 
 __all__ = [
     "MatrixRule",
@@ -160,7 +160,7 @@ class MatrixRule(Transform):
         if kept:
             views = with_slots(self, views, updates, kept, params)
         accepts = accepted_by(type(self), "prepare")
-        given = routed(self, accepts, extra) if extra or accepts.needed else {}
+        given = routed_extra(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
 
         # Traced numbers of the rule go beside it: what is left of it is the key of the programs.

@@ -11,7 +11,7 @@ from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState
 from gradxform.leaves import is_hole, shape_of, with_paths
 from gradxform.leaves.masks import hidden_paths
-from gradxform.leaves.structures import remembered
+from gradxform.leaves.structures import remembered_by_structure
 from gradxform.transforms.matrices.axes import parts_of
 from gradxform.transforms.matrices.dimensions import (
     MuonDimensionNumbers,
@@ -57,7 +57,7 @@ class ShapeFactor(ArrayRule):
         if is_function(numbers):  # which may look at anything
             return sides()
         what = ("sides", numbers, tuple(cuts), hidden_paths())
-        return remembered(what, updates, sides)
+        return remembered_by_structure(what, updates, sides)
 
     def rule(self, g: Array, p: Array | None, static: Any) -> Array:
         """Return the update times the factor of its shape."""

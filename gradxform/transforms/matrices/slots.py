@@ -10,7 +10,7 @@ from gradxform import engine
 from gradxform.errors import name_of
 from gradxform.leaves import Aligned, dtype_of, like_params, path_at, path_str
 from gradxform.numerics import at_least_float32
-from gradxform.transforms.matrices.leaf import MatrixLeaf, arrays, leaves_of
+from gradxform.transforms.matrices.leaf import MatrixLeaf, arrays_with_paths, leaves_of
 from gradxform.types import Array, Params, PyTree, Updates
 
 __all__ = []
@@ -21,7 +21,7 @@ def made_slots(rule: Any, params: Params, make: Callable[..., Array]) -> PyTree:
     for i, x in enumerate(jax.tree.leaves(params)):
         engine.check_gradient([rule], params, i, x, "parameter")
     made = []
-    for (path, x), view in zip(arrays(params), leaves_of(rule, params), strict=True):
+    for (path, x), view in zip(arrays_with_paths(params), leaves_of(rule, params), strict=True):
         if len(view.parts) > 1:
             raise ValueError(
                 f"{name_of(rule)}: parameter {path_str(path)} is split into parts of several "
@@ -61,7 +61,7 @@ def _divisions_of_matrix_slots(rule: Any, updates: Updates, kept: dict[str, Alig
     """
     shapes = tuple(
         (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept.values()))
-        for i, (path, g) in enumerate(arrays(updates))
+        for i, (path, g) in enumerate(arrays_with_paths(updates))
     )
     # What fits once fits at every step; a trace of `init` takes longer than a step's.
     fitting = vars(rule).get("_fitting_slots")
@@ -110,13 +110,13 @@ def _numbered_by_matrix_slots(
     """
     whole = {}
     if params is not None:
-        for (path, _), leaf in zip(arrays(params), leaves_of(rule, params), strict=True):
+        for (path, _), leaf in zip(arrays_with_paths(params), leaves_of(rule, params), strict=True):
             view = leaf.members[0]  # a rule with slots for matrices has parts of one size
             whole[path] = view.count(), view.sides()[1:]
     elif engine.exchange_now() is not None:
         return views
     first, ends = [], {}
-    own = arrays(jax.tree.unflatten(kept[0].treedef, kept[0].own))
+    own = arrays_with_paths(jax.tree.unflatten(kept[0].treedef, kept[0].own))
     for (path, _), *xs in zip(own, *(slot.own for slot in kept), strict=True):
         # Without parameters: the slots of matrices of equal sides have equal shapes.
         of_slots = jnp.shape(xs[0])[0], tuple(jnp.shape(x)[1:] for x in xs)

@@ -43,7 +43,7 @@ from gradxform.types import (
 )
 from gradxform.values import FrozenTree
 from gradxform.wrappers.accumulation.accumulate import running_mean, running_sum
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -218,7 +218,7 @@ class accumulate_rows(Transform):
         ]
         total, inner_state = jax.tree.unflatten(treedef, total), state.inner_opt_state
         due = state.mini_step >= self.every_k_schedule - 1
-        (due,) = agreed(self.inner, (due,), total, inner_state, params, extra)
+        (due,) = agreed_flags(self.inner, (due,), total, inner_state, params, extra)
         out, inner_state = update_when(self, self.inner, due, total, inner_state, params, extra)
         us = treedef.flatten_up_to(out)
         if not tables:  # with tables, the updates are zeros already where no step was due

@@ -23,10 +23,10 @@ from gradxform.numerics import at_least_float32, cast, safe_increment, scalar_dt
 from gradxform.slots import zero_count
 from gradxform.types import Array, DType, Key, OptState, Params, StatefulSchedule, Updates
 from gradxform.values import Value, frozen, keeping_arrays, printed, thawed
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.content import flaw_of
 from gradxform.values.field_kinds import static_key
-from gradxform.values.fields import annotation_kinds, check_schedule, normalized, value
+from gradxform.values.fields import annotation_kinds, check_schedule, normalized_value, value
 from gradxform.wrappers.hyperparams.arguments import (
     annotations_of,
     is_default,
@@ -145,7 +145,7 @@ class inject_hyperparams(Value):
             return static_key(self.inner_factory, name, x)
         argument = frozen(x)
         if isinstance(x, int) and not isinstance(x, bool) and float in kinds and int not in kinds:
-            argument = normalized(self.inner_factory, name, x, float)
+            argument = normalized_value(self.inner_factory, name, x, float)
         flaw = flaw_of(argument)
         if flaw is not None:
             raise TypeError(
@@ -166,7 +166,7 @@ class inject_hyperparams(Value):
         return f"inject_hyperparams({printed(self.inner_factory)}{options})"
 
 
-@checked
+@with_checked_arguments
 def inject_stateful_hyperparams(
     inner_factory: Callable[..., Any],
     static_args: tuple[str, ...] | str = (),

@@ -11,7 +11,12 @@ from gradxform.numerics import ScheduleError, at_least_float32, value_at
 from gradxform.schedules.stateful import WrappedSchedule, WrappedScheduleState
 from gradxform.types import Array, PyTree, StatefulSchedule
 from gradxform.values.extra_args import accepted_after
-from gradxform.wrappers.update_when import IntegerForFloat, became_float, like_before, strong
+from gradxform.wrappers.update_when import (
+    IntegerForFloat,
+    became_float,
+    like_before,
+    strongly_typed,
+)
 
 
 def is_stateful(x: Any) -> bool:
@@ -59,7 +64,7 @@ def _call_schedule_with_extra(
 
 def first_state(schedule: StatefulSchedule) -> PyTree:
     """Return the first state of a schedule, with dtypes that stay."""
-    return jax.tree.map(strong, schedule.init())
+    return jax.tree.map(strongly_typed, schedule.init())
 
 
 def value_in(
@@ -103,7 +108,7 @@ def next_state(
     """
     name = f"{where}: {name_of(schedule)}"
     new = _call_schedule_with_extra(name, schedule.update, state, extra, "update")
-    old = jax.tree.map(strong, state)
+    old = jax.tree.map(strongly_typed, state)
     try:
         return like_before(where, schedule, new, old)
     except IntegerForFloat as error:

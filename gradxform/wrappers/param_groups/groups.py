@@ -34,10 +34,10 @@ from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, scalar, value_at
-from gradxform.transforms.scaling import ScaleByScheduleState, start
+from gradxform.transforms.scaling import ScaleByScheduleState, start_of_field
 from gradxform.types import Array, NonNegativeOrSchedule, OptState, Params, PyTree, Updates
-from gradxform.wrappers.changed_steps import check_changeable, told
-from gradxform.wrappers.decay import decayed, scaled
+from gradxform.wrappers.changed_steps import check_changeable, told_change
+from gradxform.wrappers.decay import decayed_update, scaled_update
 from gradxform.wrappers.param_groups.param_group import is_one, param_group
 from gradxform.wrappers.parts import check_movable
 from gradxform.wrappers.select import masked
@@ -236,7 +236,7 @@ class param_groups(Transform):
         return ParamGroupsState(
             inner_state=common[1].init(params),
             group_states={title: tx.init(params) for title, tx in separate},
-            multipliers=start(ScaleByScheduleState if self._has_schedule else EmptyState),
+            multipliers=start_of_field(ScaleByScheduleState if self._has_schedule else EmptyState),
         )
 
     def _checked_states(self, state: ParamGroupsState) -> dict[str | None, MaskedState]:
@@ -289,7 +289,7 @@ class param_groups(Transform):
 
         updates = self._multiplied(inner_updates, params, assigned, at)
         for title, tx in optimizers:
-            states[title] = told(tx, states[title], params, inner_updates, updates)
+            states[title] = told_change(tx, states[title], params, inner_updates, updates)
         if kind is ScaleByScheduleState:
             multipliers = multipliers._replace(count=safe_increment(multipliers.count))
         return updates, state._replace(
@@ -324,12 +324,12 @@ class param_groups(Transform):
             if kind == "frozen":  # these are still gradients: no optimizer has seen them
                 results = engine.map_rows(_zero_update_of_frozen_group, columns)
             elif kind == "scaled":
-                results = engine.map_rows(scaled, [*columns, rates])
+                results = engine.map_rows(scaled_update, [*columns, rates])
             elif indices:
                 ps = align_params(self, updates, treedef, params).leaves
                 decays = [factors[groups[k]].decay for k in indices]
                 results = engine.map_rows(
-                    decayed, [*columns, [ps[k] for k in indices], rates, decays]
+                    decayed_update, [*columns, [ps[k] for k in indices], rates, decays]
                 )
             else:
                 continue

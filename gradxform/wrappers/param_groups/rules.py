@@ -8,7 +8,7 @@ from gradxform.errors import must_be, require_choice, shown
 from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
 from gradxform.leaves.masks import Mask, check_patterns
 from gradxform.types import Params
-from gradxform.values.arguments import checked
+from gradxform.values.arguments import with_checked_arguments
 from gradxform.wrappers.param_groups.param_group import param_group
 
 __all__ = [
@@ -93,7 +93,7 @@ INPUTS = (
 )
 
 
-@checked
+@with_checked_arguments
 def layerwise_decay(
     params: Params,
     decay: float,
@@ -233,7 +233,7 @@ def _require_layerwise_match(
         )
 
 
-@checked
+@with_checked_arguments
 def mup(
     base_params: Params,
     params: Params,

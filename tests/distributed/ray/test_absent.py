@@ -348,7 +348,7 @@ class Local:
 def in_shards(monkeypatch):
     """Return a center of two shards in this process, its shards, and a worker."""
     monkeypatch.setattr(
-        "gradxform.distributed.ray.center.ask",
+        "gradxform.distributed.ray.center.ask_actors",
         lambda part, name, calls, timeout: [c() for c in calls],
     )
 

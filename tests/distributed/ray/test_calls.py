@@ -51,7 +51,7 @@ def test_what_ray_raises_is_one_line(monkeypatch, kind, words):
 
     monkeypatch.setitem(sys.modules, "ray", ray_of(get=fail))
     with pytest.raises(gc.CenterUnavailableError) as caught:
-        calls.ask("RayWorker", "line", [lambda: None], 0.2)
+        calls.ask_actors("RayWorker", "line", [lambda: None], 0.2)
     message = str(caught.value)
     assert message.startswith(f"RayWorker: {words}")
     assert "\n" not in message and message.endswith(".")

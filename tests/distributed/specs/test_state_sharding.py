@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P, SingleDevi
 import gradxform as gx
 from gradxform import tree
 from gradxform.distributed import state_sharding
-from gradxform.distributed.shares.division import divide
+from gradxform.distributed.shares.division import division_of_shape
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -246,16 +246,16 @@ DIVISIONS = [
 
 @pytest.mark.parametrize("shape, sizes, rows, wanted", DIVISIONS)
 def test_an_axis_cuts_the_dimension_that_it_divides(shape, sizes, rows, wanted):
-    assert tuple(divide(shape, sizes, rows)) == wanted
+    assert tuple(division_of_shape(shape, sizes, rows)) == wanted
 
 
 def test_a_division_gives_its_partition_spec():
-    division = divide((4, 16, 9), {"x": 2, "y": 4, "z": 3})
+    division = division_of_shape((4, 16, 9), {"x": 2, "y": 4, "z": 3})
     assert division.cuts == (("x", 0), ("y", 1), ("z", 2)) and not division.whole
     assert division.spec() == P("x", "y", "z")
-    assert divide((16, 9), {"x": 2, "y": 4}).spec() == P(("x", "y"))
-    assert divide((7, 9), {"x": 3}).spec() == P(None, "x")
-    assert divide((7, 9), {"x": 8}).spec() == P()
+    assert division_of_shape((16, 9), {"x": 2, "y": 4}).spec() == P(("x", "y"))
+    assert division_of_shape((7, 9), {"x": 3}).spec() == P(None, "x")
+    assert division_of_shape((7, 9), {"x": 8}).spec() == P()
 
 
 @pytest.mark.parametrize("shape", [(8, 6), (3, 8), (3, 8, 5), (5, 3, 8), (8,), (2048,), (6, 5)])
@@ -264,7 +264,7 @@ def test_shards_and_sums_are_undone_by_gathering(shape):
     m = jax.make_mesh(
         (2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4]
     )
-    division = divide(shape, {"x": 2, "y": 2})
+    division = division_of_shape(shape, {"x": 2, "y": 2})
     values = np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)
 
     def run(values):
