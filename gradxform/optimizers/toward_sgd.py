@@ -8,7 +8,7 @@ from gradxform.numerics import value_at
 from gradxform.optimizers.optimizer import decayed_descent, optimizer, with_arguments
 from gradxform.slots import zero_count
 from gradxform.transforms.toward_sgd import scale_by_adabound, scale_by_padam
-from gradxform.types import DType, Positive, ScalarOrSchedule, StaticMask
+from gradxform.types import DType, NonNegativeOrSchedule, Positive, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -44,7 +44,7 @@ def padam(
 
 @optimizer
 def adabound(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: NonNegativeOrSchedule,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
