@@ -105,15 +105,15 @@ class scale_by_laprop(ArrayRule):
     centered_after: NonNegativeInt | None = field(default=None, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
+    locality = "entry"
+    handles_complex = True
+
     @property
     def State(self) -> type:
         """The class of the state, which follows from two options."""
         if self.centered_after is None:
             return ScaleByLaPropWithMaxState if self.amsgrad else ScaleByLaPropState
         return ScaleByCenteredLaPropWithMaxState if self.amsgrad else ScaleByCenteredLaPropState
-
-    locality = "entry"
-    handles_complex = True
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the count; the factors of m, g and h; with centered_after, whether w is less."""
@@ -140,5 +140,5 @@ class scale_by_laprop(ArrayRule):
         if self.amsgrad:
             w = jnp.maximum(slots[-1], w)
             new.append(w)
-        m = self.b1 * m + (1 - self.b1) * over_root(of_g * g, of_h * w, self.eps)
+        m = self.b1 * m + ((1 - self.b1) * of_g) * over_root(g, of_h * w, self.eps)
         return of_m * m, m, *new

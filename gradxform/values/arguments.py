@@ -52,9 +52,8 @@ def checked_call(
         for argument, x, refusal in _refused_args(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is,
             # and so would one that got another value, computed from it.
-            if not isinstance(error, TypeError | ValueError) or not _blames_argument(
-                error, argument, x
-            ):
+            is_told = isinstance(error, TypeError | ValueError)
+            if not (is_told and _blames_argument(error, argument, x)):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
@@ -63,9 +62,8 @@ def checked_call(
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"{name}: {blamed}: {error}") from None
         raise
-    for *_, refusal in _refused_args(
-        function, args, kwargs, signature, name
-    ):  # what no part checked
+    # What no part has checked.
+    for *_, refusal in _refused_args(function, args, kwargs, signature, name):
         raise refusal
     return result
 
