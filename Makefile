@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-data docs-test test-processors lint bench speed tables clean FORCE
+.PHONY: help demo test test-rest new check durations test-tpu compile-for-tpus docs docs-data docs-test test-processors lint bench bench-here bench-with-libtpu speed tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -27,6 +27,12 @@ test: $(VENV)/.installed-test ## Run the tests that are quick, and what a change
 
 test-rest: $(VENV)/.installed-test ## Run the tests that `make test` leaves out
 	$(PYTEST) -m long $(ARGS)
+
+new: $(VENV)/.installed-test ## Write the files of a new part: make new RULE=adax, WRAPPER=... or SCHEDULE=...
+	$(PY) -m tests.project.new $(if $(RULE),rule $(RULE),$(if $(WRAPPER),wrapper $(WRAPPER),schedule $(SCHEDULE)))
+
+check: $(VENV)/.installed-test ## Run all tests that concern one name: make check NAME=adamw
+	$(PY) -m tests.project.check $(NAME) -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
 durations: $(VENV)/.installed-test ## Run all tests, and write which are long into tests/durations.json
 	$(PYTEST) --write-durations anew
@@ -59,7 +65,8 @@ test-tpu: ## Compile programs for TPUs, without one (long)
 	$(MAKE) --no-print-directory VENV=$(VENV)-tpu compile-for-tpus
 
 compile-for-tpus: $(VENV)/.installed-test,tpu
-	TPU_SKIP_MDS_QUERY=1 $(PY) -m pytest tests/distributed/programs/test_tpu.py $(ARGS)
+	ALLOW_MULTIPLE_LIBTPU_LOAD=1 TPU_SKIP_MDS_QUERY=1 \
+	  $(PY) -m pytest -n auto --maxprocesses 8 tests/distributed/programs/test_tpu.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m ruff check .
@@ -67,8 +74,14 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -m pyright --pythonpath $(PY) --project tests/typing
 
-bench: $(VENV)/.installed-examples ## Measure beside Optax
+bench: ## Measure beside Optax
+	$(MAKE) --no-print-directory $(if $(filter tpu,$(ARGS)),VENV=$(VENV)-tpu bench-with-libtpu,bench-here)
+
+bench-here: $(VENV)/.installed-examples
 	$(PY) -m benchmarks $(ARGS)
+
+bench-with-libtpu: $(VENV)/.installed-examples,tpu
+	JAX_PLATFORMS=cpu $(PY) -m benchmarks $(ARGS)
 
 speed: $(VENV)/.installed-examples ## Measure what docs/speed.md shows, and write its tables anew
 	$(PY) -m benchmarks optimizers storage model
@@ -83,7 +96,8 @@ tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, famili
 	$(PY) -m tests.project.layout
 
 clean: ## Remove environments, caches and builds
-	rm -rf .venv .venv-* .venv.lock dist build site .docs_cache .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .venv.lock dist build site .docs_cache .hypothesis .programs .pytest_cache \
+	  .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two makes at once take turns to install (where the system has flock).

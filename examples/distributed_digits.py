@@ -31,6 +31,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from extras import require
+
+require("flax", "matplotlib", "orbax", "rich", "sklearn")  # before they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np

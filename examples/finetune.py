@@ -28,6 +28,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from extras import require
+
+require("flax", "matplotlib", "orbax", "rich")  # before they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +87,7 @@ def tuning_optimizer(options: Options, params: Any) -> Any:
     """Return the optimizer of the fine-tuning: what a step does, and around it, when."""
     # The average does what a rate that falls to 0 would do.
     rate = schedule(options.learning_rate, options.steps, 0.5)
-    step = gx.adamw(rate, b2=0.99, weight_decay=0.01, mask=gx.ndim_at_least(2))
+    step = gx.adamw(rate, b2=0.99, weight_decay=0.01, weight_decay_mask=gx.ndim_at_least(2))
     step = gx.param_groups(step, gx.layerwise_decay(params, options.layer_decay))
     step = gx.chain(gx.clip_by_global_norm(1.0), step)
     step = gx.moving_average(step, options.average, num_updates="count")

@@ -24,6 +24,12 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
 
+from extras import require
+
+require(
+    "flax", "keras", "h5py", "matplotlib", "sklearn", extras="examples,keras"
+)  # before they are imported
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

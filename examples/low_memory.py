@@ -21,6 +21,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from extras import require
+
+require("flax", "matplotlib", "rich")  # before they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np

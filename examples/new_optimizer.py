@@ -3,6 +3,9 @@
 import argparse
 from typing import NamedTuple
 
+from extras import require
+
+require("sklearn")  # before they are imported
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,13 +45,10 @@ def train(tx, steps=200):
         x, y = (jnp.asarray(data) for data in load_digits(return_X_y=True))
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x / 16 @ w), y[:, None], axis=1))
 
-    def step(_, carry):
-        w, state = carry
-        updates, state = tx.update(jax.grad(loss)(w), state, w)
-        return gx.apply_updates(w, updates), state
-
-    w = jnp.zeros((64, 10))
-    return float(loss(jax.lax.fori_loop(0, steps, step, (w, tx.init(w)))[0]))
+    step, state = gx.make_step(tx, loss), tx.init(w := jnp.zeros((64, 10)))
+    for _ in range(steps):
+        w, state, _ = step(w, state)
+    return float(loss(w))
 
 
 if __name__ == "__main__":

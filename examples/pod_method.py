@@ -87,7 +87,9 @@ def rate_of(peak: float, steps: int) -> Any:
 
 def adamw(peak: float, steps: int) -> Any:
     """Return the optimizer of one device."""
-    return gx.adamw(rate_of(peak, steps), b2=0.99, weight_decay=0.01, mask=gx.ndim_at_least(2))
+    return gx.adamw(
+        rate_of(peak, steps), b2=0.99, weight_decay=0.01, weight_decay_mask=gx.ndim_at_least(2)
+    )
 
 
 def in_16_bits(params: Any) -> Any:

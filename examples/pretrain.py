@@ -22,6 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from extras import require
+
+require("flax", "matplotlib", "rich")  # before they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,7 +60,10 @@ def in_layers(params: Any) -> Any:
 
 # Each optimizer with its usual learning rate, and how it is made with another.
 METHODS: dict[str, tuple[float, Make]] = {
-    "adamw": (8e-3, lambda lr: gx.adamw(lr, b2=0.99, weight_decay=0.01, mask=gx.ndim_at_least(2))),
+    "adamw": (
+        8e-3,
+        lambda lr: gx.adamw(lr, b2=0.99, weight_decay=0.01, weight_decay_mask=gx.ndim_at_least(2)),
+    ),
     "muon": (
         2e-2,
         lambda lr: gx.muon(

@@ -19,6 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from extras import require
+
+require("matplotlib", "rich", "sklearn")  # before they are imported
+
 import jax
 import jax.numpy as jnp
 import numpy as np

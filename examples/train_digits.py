@@ -22,6 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from extras import require
+
+require("flax", "matplotlib", "orbax", "rich", "sklearn")  # before they are imported
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp

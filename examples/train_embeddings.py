@@ -23,6 +23,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from extras import require
+
+require("flax", "matplotlib", "rich")  # before they are imported
+
 import jax
 import numpy as np
 from command_line import Parser, Refused, did_you_mean, one_line, positive, whole

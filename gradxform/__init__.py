@@ -5,11 +5,11 @@ You write the update rule for one array; gradxform gives you the optimizer.
 
 from typing import TYPE_CHECKING
 
-from gradxform._names import moved as _moved
+from gradxform._names import jax_first as _jax_first
 from gradxform._names.lazy import public_names as _public_names
 from gradxform._names.version import __version__ as __version__
 
-_moved.install()
+_jax_first.install()
 
 # What is public. It is loaded when somebody asks for it: the table in `_names/table.py`, which
 # `make tables` writes, has the same names.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         testing as testing,
         transforms as transforms,
         tree as tree,
+        tree_utils as tree_utils,
         types as types,
     )
     from gradxform.base import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         Transform as Transform,
         transform as transform,
     )
+    from gradxform.commands import port as port
     from gradxform.compat.returnn.raw_gradients import *
     from gradxform.engine import PerLeaf as PerLeaf, global_norm as global_norm
     from gradxform.interop import (
@@ -119,7 +121,6 @@ if TYPE_CHECKING:
     from gradxform.transforms import *
     from gradxform.tree import (
         bias_correction as bias_correction,
-        tree_utils as tree_utils,
         update_infinity_moment as update_infinity_moment,
         update_moment as update_moment,
         update_moment_per_elem_norm as update_moment_per_elem_norm,
@@ -129,7 +130,7 @@ if TYPE_CHECKING:
         incremental_update as incremental_update,
         periodic_update as periodic_update,
     )
-    from gradxform.tree.tree_utils import tree_map_params as tree_map_params
+    from gradxform.tree_utils import tree_map_params as tree_map_params
     from gradxform.types import (
         ArrayTree as ArrayTree,
         ConditionFn as ConditionFn,

@@ -8,12 +8,14 @@ import difflib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from gradxform._jax.versions import is_tracer
 from gradxform.types import Range
 
 # The most dicts (or values), and the most lists, that may be nested in each other.
@@ -51,6 +53,8 @@ def shown(x: Any) -> str:
         return f"an array of shape {x.shape}"
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return "a PRNG key"
+    if isinstance(x, tuple | list | dict) and _is_data_too_deep(x):
+        return f"a {type(x).__name__} {TOO_DEEP}"
     if isinstance(x, tuple | list | dict) and any(hasattr(k, "shape") for k in jax.tree.leaves(x)):
         return f"a {type(x).__name__} of arrays"
     if isinstance(x, int) and x.bit_length() > 1024:  # too long for Python to print
@@ -61,6 +65,18 @@ def shown(x: Any) -> str:
         return f"the class {x.__name__}"
     text = re.sub(" at 0x[0-9a-fA-F]+", "", " ".join(repr(x).split()))
     return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def _is_data_too_deep(x: Any) -> bool:
+    """Whether data is deeper than `DEPTH`, or part of itself, so that it cannot be printed."""
+    level = [x]
+    for _ in range(DEPTH + 1):
+        inner = [y for parts in level for _, y in parts_of_data(parts) or ()]
+        # What stands in several places is looked at once.
+        level = list({id(y): y for y in inner if isinstance(y, tuple | list | dict)}.values())
+        if not level:
+            return False
+    return True
 
 
 def must_be(part: Any, name: str, rule: str, x: Any) -> str:
@@ -111,6 +127,15 @@ def require_in(part: Any, name: str, value: Any, rule: Range | None) -> None:
             _require_hyperparam(part, name, value, math.isfinite, "finite")
 
 
+def require_int32(part: Any, name: str, x: Any) -> None:
+    """Require a number to be one that an int32, as every count is, can hold; a tracer passes."""
+    if isinstance(x, np.ndarray | jax.Array) and not is_tracer(x) and x.shape == ():
+        is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+        x = int(x) if is_integer and x.dtype.itemsize >= 4 and x.dtype != np.int32 else x
+    if isinstance(x, int | np.integer) and not -(2**31) <= x < 2**31:
+        raise ValueError(must_be(part, name, "an integer of 32 bits, at most 2**31 - 1", x))
+
+
 def require_decay(part: Any, *names: str) -> None:
     """Require every named field to lie in [0, 1)."""
     _require_hyperparams(part, names, lambda v: 0 <= v < 1, "in [0, 1)")
@@ -154,6 +179,18 @@ def require_choice(part: Any, name: str, value: Any, choices: Iterable[str]) -> 
         raise ValueError(must_be(part, name, f"one of {listed}", value) + hint)
 
 
+def require_bool(part: Any, name: str, value: Any) -> None:
+    """Require the value of an argument to be True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(must_be(part, name, "True or False", value))
+
+
+def require_dict(part: Any, name: str, value: Any) -> None:
+    """Require the value of an argument to be a dict, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(must_be(part, name, "a dict", value))
+
+
 def did_you_mean(name: Any, choices: Iterable[str], n: int = 3, cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x' or 'y'?" for the nearest of `choices`, or an empty string."""
     if not isinstance(name, str):
@@ -176,6 +213,13 @@ def extended_path(path: str, text: str) -> str:
     """Return `path` extended by `text`; the middle of a long path is left out."""
     full = path + cut_name(" ".join(text.split()))
     return full if len(full) <= 200 else f"{full[:80]} ... {full[-100:]}"
+
+
+def parts_of_data(x: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the parts of plain data, each with its step in the path, or None without parts."""
+    if isinstance(x, dict):
+        return ((f".{k}", v) for k, v in x.items())
+    return ((f"[{i}]", v) for i, v in enumerate(x)) if isinstance(x, list | tuple) else None
 
 
 def check_nesting(

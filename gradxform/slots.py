@@ -31,16 +31,15 @@ def zeros_like(params: PyTree, dtype: Any = None) -> PyTree:
 
 def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one array filled with `fill` per parameter; dtypes as in `zeros_like`."""
+    return jax.tree.map(lambda p: _filled(p, fill, dtype_of_slot(p, dtype)), params)
 
-    def make(p: Any) -> jax.Array:
-        kind = dtype_of(p)
-        wide = jnp.dtype(dtype or at_least_float32(kind))
-        is_complex = jnp.issubdtype(kind, jnp.complexfloating)
-        return _filled_slot(
-            p, fill, promote(wide, jnp.dtype(jnp.complex64)) if is_complex else wide
-        )
 
-    return jax.tree.map(make, params)
+def dtype_of_slot(p: Any, dtype: Any = None) -> Any:
+    """Return the dtype of the slot of a parameter, as `zeros_like` says."""
+    kind = dtype_of(p)
+    wide = jnp.dtype(dtype or at_least_float32(kind))
+    is_complex = jnp.issubdtype(kind, jnp.complexfloating)
+    return promote(wide, jnp.dtype(jnp.complex64)) if is_complex else wide
 
 
 def real_zeros_like(params: PyTree, dtype: Any = None) -> PyTree:
@@ -52,7 +51,7 @@ def real_full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one real array filled with `fill` per parameter, also for a complex one."""
 
     def make(p: Any) -> jax.Array:
-        return _filled_slot(p, fill, dtype or real_dtype(at_least_float32(dtype_of(p))))
+        return _filled(p, fill, dtype or real_dtype(at_least_float32(dtype_of(p))))
 
     return jax.tree.map(make, params)
 
@@ -67,11 +66,11 @@ def zero_count() -> jax.Array:
     return jnp.zeros((), jnp.int32)
 
 
-def _filled_slot(p: Any, fill: float, dtype: Any) -> Any:
+def _filled(p: Any, fill: float, dtype: Any) -> Any:
     is_here = isinstance(p, jax.Array) and not is_tracer(p) and not p.committed
     if is_here and isinstance(fill, int | float):
         # One compiled call for two operations, each of which takes as long to begin.
-        return _full_slot_array(p.shape, np.asarray(fill, dtype))
+        return _full_array(p.shape, np.asarray(fill, dtype))
     array = jnp.full_like(p, fill, dtype=dtype)
     # Under jit, XLA puts an array that depends on no input on one device, wherever the parameter
     # is. Adding a term that is always 0 but reads the parameter carries its sharding over.
@@ -79,7 +78,7 @@ def _filled_slot(p: Any, fill: float, dtype: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _full_slot_array(shape: tuple[int, ...], fill: Any) -> jax.Array:
+def _full_array(shape: tuple[int, ...], fill: Any) -> jax.Array:
     return jnp.full(shape, fill)
 
 

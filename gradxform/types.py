@@ -167,6 +167,9 @@ Size = Annotated[int, _SizeMark]
 # In a factory: anything that is known before any run, or ignored. Never a hyperparameter.
 Fixed = Annotated[Any, _FixedMark]
 
+# The same of a number, as an alternative of its range.
+FixedNumber = Annotated[float, _FixedMark]
+
 # In a factory: a number whose 0 leaves a part out, and is therefore known before any run.
 ZeroIsNone = float | Annotated[float, _ZeroIsNoneMark]
 
@@ -198,8 +201,13 @@ NonNegativeInt = Annotated[int, Range("at least 0", lambda x: x >= 0)]
 NonNegativeOrSchedule = Annotated[ScalarOrSchedule, Range("at least 0", lambda x: x >= 0)]
 Positive = Annotated[float, Range("greater than 0", lambda x: x > 0)]
 PositiveInt = Annotated[int, Range("at least 1", lambda x: x >= 1)]
-# These three may be infinite, which is how "no bound" is written.
+# Of what `inject_hyperparams` leaves alone.
+NonNegativeSize = NonNegativeInt | Size
+PositiveSize = PositiveInt | Size
+FixedDecay = Decay | FixedNumber
+# These may be infinite, which is how "no bound" is written.
 Bound = Annotated[float, Range("greater than 0", lambda x: x > 0, finite=False)]
+FixedBound = Bound | FixedNumber
 AtLeastOne = Annotated[float, Range("at least 1", lambda x: x >= 1, finite=False)]
 Limit = Annotated[float, Range("at least 0", lambda x: x >= 0, finite=False)]
 

@@ -4,8 +4,9 @@ import contextlib
 import ctypes
 import gc
 import os
+import pathlib
 import secrets
-import tempfile
+import time
 
 from tests import quick_compiling
 
@@ -31,7 +32,8 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from tests import durations, groups, tiers  # noqa: E402
+from tests import durations, groups, tiers, touched  # noqa: E402
+from tests.programs import Programs  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -40,11 +42,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # Nor does a program say which lines of Python each of its operations comes from.
 jax.config.update("jax_traceback_in_locations_limit", 0)
+# Where in JAX an expected error was raised, nobody reads: to find out takes a tenth of the time of
+# the tests of bad input.
+jax.config.update("jax_traceback_filtering", "off")
 # More than a third of the programs are compiled more than once: by tests whose functions differ
-# though their programs do not, and after the compiled ones have been forgotten. Each process keeps
-# its own on disk, because JAX writes them in place: another process could read half a program.
-programs = tempfile.TemporaryDirectory(prefix="gradxform-tests-")
-jax.config.update("jax_compilation_cache_dir", programs.name)
+# though their programs do not, after the compiled ones have been forgotten, and in other processes.
+programs = Programs()
+jax.config.update("jax_compilation_cache_dir", str(programs.own))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -64,6 +68,17 @@ def pytest_addoption(parser):
         choices=["anew", "longer"],
         help="write how long each test takes into tests/durations.json, or only where it is longer",
     )
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="leave out the long tests that have not begun after so many minutes, and say how many",
+    )
+    parser.addoption(
+        "--concerning",
+        action="append",
+        default=[],
+        help="run only what a change of this file concerns (tests/touched.py)",
+    )
 
 
 def pytest_configure(config):
@@ -73,15 +88,37 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by marks
 def pytest_collection_modifyitems(config, items):
+    if files := config.getoption("--concerning"):
+        concerns = touched.concern(map(pathlib.PurePosixPath, files))
+        config.hook.pytest_deselected(items=[item for item in items if not concerns(item)])
+        items[:] = filter(concerns, items)
     tiers.mark_long(items)
     groups.group_by_file(items)
     if hasattr(config, "workerinput"):  # a worker of xdist
-        groups.longest_first(items, durations.read())
+        groups.longest_first(items, durations.of([item.nodeid for item in items], durations.read()))
+
+
+BEGAN = time.monotonic()
+OUT_OF_TIME = "out of time"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    limit = item.config.getoption("--minutes")
+    if limit and time.monotonic() - BEGAN > 60 * limit and item.get_closest_marker("long"):
+        pytest.skip(OUT_OF_TIME)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    skipped = terminalreporter.stats.get("skipped", [])
+    if left := sum(OUT_OF_TIME in str(report.longrepr) for report in skipped):
+        minutes = config.getoption("--minutes")
+        terminalreporter.section(f"{left} long tests were left out, after {minutes:g} minutes")
 
 
 def pytest_unconfigure():
-    """Remove what was compiled."""
-    programs.cleanup()
+    """Leave what was compiled to other processes."""
+    programs.close()
 
 
 @pytest.fixture
@@ -111,8 +148,10 @@ def pytest_collection():
 
 # Compiled programs stay with the process, some 0.8 MB each, until they are forgotten: a worker
 # would hold 5 GB at the end of `make test`. To forget them costs seconds of compiling anew, so this
-# is done at the end of a file, once they are many, and inside of a file only if it makes very many.
-MANY_PROGRAMS, MOST_PROGRAMS = 1000, 2000
+# is done at the end of a file, once they are many, and inside of a file only if it makes very many;
+# and half as often where the machine has 16 GB or more.
+HAS_MUCH_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") > 16e9
+MANY_PROGRAMS, MOST_PROGRAMS = (2000, 3000) if HAS_MUCH_MEMORY else (1000, 2000)
 _programs = [0]
 
 
@@ -129,6 +168,8 @@ def pytest_runtest_protocol(item, nextitem):
     """Forget the compiled programs once they are many, and give their memory back."""
     result = yield
     ends = nextitem is None or nextitem.path != item.path
+    if ends:
+        programs.exchange()
     if _programs[0] >= (MANY_PROGRAMS if ends else MOST_PROGRAMS):
         _programs[0] = 0
         jax.clear_caches()

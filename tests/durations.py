@@ -7,7 +7,9 @@ else the machine does.
 
 import json
 import os
+import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,14 @@ from tests.groups import group_of
 
 FILE = Path(__file__).with_name("durations.json")
 SHORTEST = 0.02  # what takes less is not in the file
+USUAL = "[*]"  # in the place of a case: what most cases of a test function take
+# A case stands out, and is in the file by itself, if it is off by more than this, and by more than
+# what is usual.
+STANDS_OUT = 0.15
 
 
 def read() -> dict[str, float]:
-    """Return the seconds of the tests that take longest, by the test's name."""
+    """Return the seconds of tests by name: what is usual of each function, and what stands out."""
     files = json.loads(FILE.read_text())
     return {
         f"{file}::{function}{arguments}": taken
@@ -30,24 +36,51 @@ def read() -> dict[str, float]:
     }
 
 
+def of(names: Iterable[str], seconds: dict[str, float]) -> dict[str, float]:
+    """Return the seconds of tests: their own, or else the usual ones of their functions.
+
+    Tests of which nothing is known are left out. Those that stand out are there in any case.
+    """
+    out = {name: taken for name, taken in seconds.items() if not name.endswith(USUAL)}
+    for name in names:
+        usual = function_of(name) + USUAL
+        if name not in out and usual in seconds:
+            out[name] = seconds[usual]
+    return out
+
+
 def function_of(name: str) -> str:
     """Return the name of a test without its arguments."""
     return name.partition("[")[0]
 
 
 def write(seconds: dict[str, float], how: str) -> None:
-    """Write the seconds of tests, by file and function: a change of one test changes one line.
+    """Write the seconds of tests: what is usual of each function, and the cases that stand out.
 
     Args:
       seconds: those of a run, by the test's name.
       how: "anew" forgets what the file says; "longer" keeps it for tests that did not run or took
         less. Where all tests run, many find their programs compiled by others, which may be long.
     """
-    if how == "longer":
-        before = read()
-        seconds = before | {k: max(x, before.get(k, 0.0)) for k, x in seconds.items()}
+    before = read() if how == "longer" else {}
+    seconds = {k: max(x, of([k], before).get(k, 0.0)) for k, x in seconds.items()}
+    cases: dict[str, list[float]] = defaultdict(list)
+    for name, taken in seconds.items():
+        cases[function_of(name)].append(taken)
+    usual = {
+        function + USUAL: before.get(function + USUAL, statistics.median(taken))
+        for function, taken in cases.items()
+        if function not in seconds
+    }
+    kept = before | usual
+    for name, taken in seconds.items():
+        typical = kept.get(function_of(name) + USUAL)
+        if typical is None or abs(taken - typical) > max(STANDS_OUT, typical):
+            kept[name] = taken
+        else:
+            kept.pop(name, None)
     files: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
-    for name, taken in sorted(seconds.items()):
+    for name, taken in sorted(kept.items()):
         if taken >= SHORTEST:
             file, _, function = function_of(name).partition("::")
             files[file][function][name.removeprefix(function_of(name))] = round(taken, 2)

@@ -7,6 +7,8 @@ promise on every row.
 
 import inspect
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import gradxform as gx
@@ -26,7 +28,11 @@ OF_RECIPES = {
     "is_a_value",
     "goes_to_json_and_back",
 }
-OF_VARIANTS = OF_RECIPES | {"touches_rows_or_refuses", "what_is_inside_knows_the_parameters"}
+OF_VARIANTS = OF_RECIPES | {
+    "its_numbers_can_be_in_the_state",
+    "touches_rows_or_refuses",
+    "what_is_inside_knows_the_parameters",
+}
 OF_OTHERS = {True: OF_RECIPES, False: OF_VARIANTS}
 
 
@@ -114,6 +120,34 @@ def test_a_constant_schedule_makes_the_updates_of_its_number(name):
     extra = case.extra_of(g, tree)
     a, b = (tx.update(g, tx.init(tree), tree, **extra)[0] for tx in map(factory, rates))
     check_close("updates", b, a, 1e-6)
+
+
+# What recipes need besides their defaults.
+NEEDED = {
+    "dpsgd": {"l2_norm_clip": 1.0, "noise_multiplier": 0.5, "seed": 0},
+    "noisy_sgd": {"key": 0},
+}
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "/" not in n])
+def test_hyperparameters_in_the_state_change_no_update(name):
+    """Those of the state are float32, of which 1 - 0.9999 has three digits less."""
+    case, factory = CASES[name], getattr(gx, name)
+    arguments = {"learning_rate": 0.1} if takes_rate(name) else {}
+    arguments |= NEEDED.get(name, {})
+    plain, kept = factory(**arguments), gx.inject_hyperparams(factory)(**arguments)
+    tree = case.params()
+    if not (case.extra or case.names_leaves):  # singular matrices have many bases
+        tree = {**tree, "tall": jnp.asarray(np.random.default_rng(3).normal(size=(8, 3)), "f4")}
+    results = []
+    for tx in (plain, kept):
+        p, state, updates = tree, tx.init(tree), []
+        for g in case.gradients(tree, 3):
+            u, state = tx.update(g, state, p, **case.extra_of(g, p))
+            p = gx.apply_updates(p, u)
+            updates.append(u)
+        results.append(updates)
+    check_close("updates", results[1], results[0], 3e-4)
 
 
 # Parts of doors that run the code of others, and where they are tested.

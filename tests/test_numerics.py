@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from gradxform.numerics import overflow, roots, shrinking, squarable
 
 pytestmark = pytest.mark.numeric
 
@@ -30,3 +31,36 @@ def test_a_count_costs_no_copy_in_a_donated_step():
     step = jax.jit(tx.update, donate_argnums=(0, 1))
     compiled = step.lower(params, tx.init(params), params).compile()
     assert compiled.memory_analysis().temp_size_in_bytes <= 2 * 64  # two corrections
+
+
+# What each guard is for, as a function of x and of another number y, in the range wherever x is.
+GUARDED = {
+    "squares": lambda x, y: jnp.square(overflow.bounded_square(x)) < jnp.inf,
+    "sums of squares": lambda x, y: jnp.sum(jnp.square(squarable(x))) < jnp.inf,
+    "unit vectors": lambda x, y: squarable(x) / roots.norm(squarable(x)),
+    "shared divisors": lambda x, y: overflow.quotient_by_shared(x, jnp.max(x)),
+    "factors": lambda x, y: x * shrinking(jnp.max(x), 1.0),
+    "roots": lambda x, y: roots.over_root(jnp.minimum(x, 1e18), jnp.minimum(x, 1e18) ** 2, 0.0),
+    "products": lambda x, y: jnp.square(overflow.settled(jnp.maximum(x, 1) / 2.0**64)) >= 0,
+    "quotients": lambda x, y: overflow.settled(x / y) / y * y * y / x,
+    "quotients of quotients": lambda x, y: overflow.settled(x / y) / overflow.settled(y / x),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_compiler_does_not_take_a_guard_away(name, shape):
+    """Compiled, also for one entry, it does what its operations do one by one."""
+    guarded, compiled = GUARDED[name], jax.jit(GUARDED[name])
+    for size in (1e-17, 1e-10, 1.0, 1e13, 1e20, 1e30, 1e38):
+        x, y = jnp.full(shape, size), jnp.full(shape, min(size**0.75, 1e20))
+        expected = guarded(x, y)
+        assert np.all(np.isfinite(expected))
+        np.testing.assert_allclose(compiled(x, y), expected, rtol=1e-5)
+
+
+def test_xla_merges_operations_that_are_not_settled():
+    """If it no longer does, `settled` is not needed, and the test above shows nothing."""
+    x, y = jnp.full(1, 1e30), jnp.full(1, 1e20)
+    assert jax.jit(lambda x, y: x / y / y)(x, y) == 0
+    assert jax.jit(lambda x, y: overflow.settled(x / y) / y)(x, y) > 0

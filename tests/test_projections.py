@@ -1,5 +1,6 @@
 """Projections beside Optax's, with their derivatives, and at the edges where Optax's are NaN."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -132,6 +133,42 @@ def test_a_large_tree_does_not_overflow():
     np.testing.assert_allclose(ours("l2_sphere")(x, 10.0)["a"], [6.0, 8.0], rtol=1e-5)
 
 
+ENDS = [
+    *([2e38, 1e37, 0.0], [2e38, 1.9e38, 1e38], [-2e38, 0.0, 1e-3], [1e20, -1e20, 1.0]),
+    *([1e-37, 2e-37, -1e-36], [3e-30, 1e-30, 0.0], [1.0, 2.0, 3.0], [0.5, 0.3, 0.2]),
+    *([s * float(jnp.finfo(jnp.float32).max) for s in signs] for signs in ([1] * 3, [1, -1, 0])),
+]
+
+
+def exact(project, *args):
+    """The projection in float64, in which none of these squares and sums are infinite."""
+    with jax.enable_x64(True):
+        return np.asarray(project(*[np.asarray(x, np.float64) for x in args]))
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_the_ends_of_the_range_are_projected(name):
+    compiled = jax.jit(ours(name))
+    for x, scale in itertools.product(ENDS, [0.0, 1e-37, 1e-30, 1.0, 1e30, 2e38, 3e38]):
+        x, scale = jnp.asarray(x), jnp.asarray(scale)
+        expected = exact(ours(name), x, scale)
+        atol = 2e-6 * np.abs(expected).max() + 1e-37
+        np.testing.assert_allclose(compiled(x, scale), expected, rtol=0, atol=atol)
+    np.testing.assert_array_equal(ours("simplex")(jnp.asarray([2e38, 1e37, 0.0])), [1, 0, 0])
+    np.testing.assert_array_equal(ours("l1_ball")(jnp.asarray([2e38, 1e37, 0.0])), [1, 0, 0])
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_the_ends_of_the_range_are_projected_along_vectors_of_any_length(name):
+    compiled = jax.jit(ours(name))
+    for x, a, *b in itertools.product(*[ENDS] * 2, *([] if name == "vector" else [(1e38, -1e-30)])):
+        args = [jnp.asarray(v) for v in (x, a, *b)]
+        expected = exact(ours(name), *args)
+        if np.all(np.abs(expected) < 3.3e38):
+            atol = 1e-5 * max(np.abs(expected).max(), np.abs(args[0]).max()) + 1e-37
+            np.testing.assert_allclose(compiled(*args), expected, rtol=0, atol=atol)
+
+
 def test_a_nan_stays():
     x = {"a": jnp.asarray([jnp.nan, 1.0])}
     for name in (*SCALED, *OF_TREES):
@@ -163,6 +200,8 @@ def test_bounds_may_be_numbers_and_infinite():
     assert_close(new, jax.tree.map(lambda v: jnp.minimum(v, 1.0), x))
     with pytest.raises(TypeError, match="projection_simplex: the set does not have complex points"):
         projections.projection_simplex({"a": jnp.ones(2, jnp.complex64)})
+    with pytest.raises(TypeError, match="projection_vector: the set does not have complex points"):
+        projections.projection_vector(jnp.ones(2, jnp.complex64), jnp.ones(2))
 
 
 @pytest.mark.parametrize("name", ["simplex", "l1_sphere", "l1_ball", "l2_sphere", "l2_ball"])

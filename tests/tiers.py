@@ -21,6 +21,7 @@ LONGEST_FUNCTION, LONGEST_PART = 0.15, 2.0
 OF_EVERY_ROW = {"follows_its_reference", "is_a_value", "goes_to_json_and_back"}
 OF_EVERY_PART = {
     "holes_pass",
+    "leaks_no_traced_arrays",
     "looks_no_further_than_it_says",
     "narrow_parameters_have_wide_slots",
     "state_is_a_scan_carry",
@@ -36,7 +37,8 @@ QUICK_MODE = "vmap"
 
 def mark_long(items: Iterable[pytest.Item]) -> None:
     """Mark the tests that are long."""
-    seconds = durations.read()
+    items = [*items]
+    seconds = durations.of([item.nodeid for item in items], durations.read())
     parts, cases = _parts(seconds), _long_cases(seconds)
     concern = touched.concern(touched.changed())
     for item in items:

@@ -5,9 +5,11 @@ import numpy as np
 
 
 def _pairs(a, b):
-    """The leaves of two trees side by side, of equal dtypes."""
+    """The leaves of two trees side by side, of equal dtypes; PRNG keys as their data."""
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert x.dtype == y.dtype
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = map(jax.random.key_data, (x, y))
         yield np.asarray(x), np.asarray(y)
 
 

@@ -1,6 +1,7 @@
 """Section `linesearch`: evaluations that methods with a line search need, beside SciPy's.
 
-Counted, not timed: the same on every machine, up to roundings.
+They are counted, the same on every machine up to roundings. On four problems, of which the loss is
+cheap on three, the time is measured, too: that is not the number of evaluations times that of one.
 """
 
 import math
@@ -18,8 +19,14 @@ from rich.table import Table
 import gradxform as gx
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.subjects.problems import all_problems, rosenbrock
-from benchmarks.subjects.searches import evaluations_until, optaxs, ours, scipys
-from benchmarks.timing import machine
+from benchmarks.subjects.searches import (
+    evaluations_until,
+    optaxs,
+    ours,
+    scipys,
+    updates_until,
+)
+from benchmarks.timing import machine, searching
 
 METHODS = {"SciPy, float64": scipys, "lbfgs_steps": ours, "Optax's lbfgs": optaxs}
 # The best value is that of a long run of SciPy's; the others stop earlier.
@@ -27,6 +34,7 @@ MOST = {"SciPy, float64": 3000, "lbfgs_steps": 600, "Optax's lbfgs": 400}
 QUICK = ("Beale", "Himmelblau")
 SCIPY, OURS, OPTAX = METHODS
 STARTS = 64
+TIMED = ("Beale", "Rosenbrock, 100", "logistic regression", "softmax regression")
 
 
 def run(options: Options, job: Job) -> Results:
@@ -52,6 +60,12 @@ def run(options: Options, job: Job) -> Results:
             "evaluations": {k: evaluations_until(v, best) for k, v in curves.items()},
             "gap": {k: float(v[1].min() - best) / first for k, v in curves.items()},
         }
+        updates = {k: updates_until(curves[k], best) for k in (OURS, OPTAX)}
+        if name in TIMED and None not in updates.values():
+            rounds = max(1, options.repeats // 5)
+            case["times"] = searching.times(
+                problem, {k: n or 0 for k, n in updates.items()}, rounds
+            )
         results["cases"].append(case)
         job.save(results)
         job.advance()
@@ -105,6 +119,17 @@ def show(results: Results, console: Console) -> None:
         if case["problem"] == "Rosenbrock, 100":
             gap = f"{case['gap'][OURS]:.1e} (Optax {case['gap'][OPTAX]:.1e})"
             console.print(f"Rosenbrock, 100, {MOST[OURS]} evaluations: best gap {gap}")
+    table = Table(title=f"of {OPTAX}: the time until then, and to compile", title_justify="left")
+    table.add_column("problem")
+    for method in (searching.OURS, searching.SAME):
+        table.add_column(method, justify="right")
+        table.add_column("compile", justify="right")
+    for case in results["cases"]:
+        found = case.get("times", {}).values()
+        if found:
+            cells = [f"{x[what]['ratio']:.2f}" for x in found for what in ("time", "compile")]
+            table.add_row(case["problem"], *cells)
+    console.print(table)
     if "vmap" in results:
         counts = results["vmap"]
         console.print(
@@ -135,7 +160,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 SECTION = Section(
-    about="evaluations of methods with a line search on 14 problems, beside SciPy's and Optax's",
+    about="evaluations of methods with a line search on 14 problems, times on four, beside Optax's",
     run=run,
     show=show,
     draw=draw,

@@ -15,6 +15,7 @@ from benchmarks.sections import (
     race,
     rows,
     storage,
+    tpu,
     wire,
     wrappers,
 )
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Section] = {
     "matrix": matrix.SECTION,
     "model": model.SECTION,
     "storage": storage.SECTION,
+    "tpu": tpu.SECTION,
     "wrappers": wrappers.SECTION,
 }
 DEFAULT_SECTIONS = ("core",)

@@ -1,4 +1,4 @@
-"""Write the figures of docs/speed.md anew from the files of results: `make speed`.
+"""Write the figures of docs/speed.md and docs/tpu.md anew from the files of results: `make speed`.
 
 A block of the page lies between `<!-- figures: NAME -->` and `<!-- end -->`; its content is the
 tables of the section of that name, and the machine. Blocks without results stay as they are.
@@ -24,6 +24,8 @@ from benchmarks.timing import machine
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "speed.md"
 RESULTS = ROOT / "benchmarks" / "results"
+# The results of this page are kept with it.
+TPU_PAGE, TPU_RESULTS = ROOT / "docs" / "tpu.md", ROOT / "docs" / "site" / "data"
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -88,9 +90,10 @@ def block(name: str, folder: Path) -> str | None:
         return None
     results = json.loads(path.read_text())
     lines = optimizers(results) if name == "optimizers" else tables(name, results)
-    where = machine.one_line(results["machine"])
-    load = results["machine"]["load"]
-    return "\n".join(["", *lines, "", f"Measured on {where}, at a load of {load}.", "", ""])
+    where, of = machine.one_line(results["machine"]), results["machine"]
+    how = f"Compiled by libtpu {of['libtpu']}" if "libtpu" in of else "Measured"
+    said = f"{how} on {where}, at a load of {of['load']}."
+    return "\n".join(["", *lines, "", said, "", ""])
 
 
 def page(text: str, folder: Path) -> str:
@@ -104,11 +107,11 @@ def page(text: str, folder: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the page."""
+    """Write the pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables.page", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    folder = parser.parse_args(argv).results
-    PAGE.write_text(page(PAGE.read_text(), folder))
+    for path, folder in (PAGE, parser.parse_args(argv).results), (TPU_PAGE, TPU_RESULTS):
+        path.write_text(page(path.read_text(), folder))
     return 0
 
 

@@ -1,6 +1,12 @@
-"""Runs of one optimizer on one workload: at many learning rates, and once for the seconds."""
+"""Runs of one optimizer on one workload: to choose a rate, to be scored, and for the seconds.
+
+A step is two programs. The gradient's is compiled once for a workload, since compiling it takes
+longer than the runs of an optimizer; the update's is the optimizer's own.
+"""
 
 import collections
+import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,10 +20,6 @@ import gradxform.sparse
 from benchmarks.subjects.entrants import Entrant
 from benchmarks.subjects.workloads.workload import Start, Workload
 
-# CPU seconds of all learning rates and seeds. If the first seed takes its share of them, the other
-# seeds run at its best rate alone.
-LIMIT = 30.0
-
 
 class Budget(NamedTuple):
     """What every optimizer gets on a workload."""
@@ -25,7 +27,8 @@ class Budget(NamedTuple):
     steps: int
     every: int  # steps from one measurement to the next
     over: int  # measurements of which the mean counts
-    seeds: tuple[int, ...]
+    tuning: tuple[int, ...]  # the seeds on which the rate is chosen
+    seeds: tuple[int, ...]  # those that are scored, at that rate
     target: float
 
 
@@ -35,11 +38,18 @@ class Try(NamedTuple):
     seed: int
     rates: list[float]  # empty for an optimizer that does not take one
     steps: list[int | None]  # after which the target was reached
-    lowest: list[float | None]  # the lowest such mean; None if it was never finite
+    lowest: list[float | None]  # the lowest such mean so far; None if it was never finite
+
+
+class Programs(NamedTuple):
+    """What all optimizers have in common on a workload."""
+
+    gradient: Callable[..., Any]  # (params, batch) -> (loss, gradient)
+    total: Callable[..., Any]  # params -> the loss that is measured
 
 
 class Runs:
-    """The programs of an optimizer on a workload.
+    """The runs of an optimizer on a workload.
 
     Args:
       entrant: the optimizer.
@@ -51,13 +61,13 @@ class Runs:
         self.entrant, self.workload, self.budget = entrant, workload, budget
         self.rounds = -(-budget.steps // budget.every)
         self.sparse = bool(workload.tables) and entrant.takes_rows and self._takes_rows()
-        self._one: Any = None
+        self._first_state = jax.jit(lambda rate, params: entrant.make(rate).init(params))
+        self._update = jax.jit(self._updated)
+        self._measured = jax.jit(gx.eval_params)
 
     def start(self, seed: int) -> Start:
-        """Return the first parameters, and batches with rounds and steps along the first axes."""
-        shape = self.rounds, self.budget.every
-        params, batches = self.workload.start(seed, self.rounds * self.budget.every)
-        return Start(params, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batches))
+        """Return the first parameters, and the batches of all steps along the first axes."""
+        return _started(self.workload, seed, self.rounds * self.budget.every)
 
     def state_bytes(self, params: Any) -> int:
         """Return the bytes of the state."""
@@ -79,141 +89,135 @@ class Runs:
         return params, self.entrant.make(rate).init(params)
 
     def _step(self, rate: Any, carry: Any, batch: Any) -> Any:
+        value, grads = _differentiated(self.workload, self.sparse)(carry[0], batch)
+        return self._updated(rate, carry, value, grads, batch)
+
+    def _updated(self, rate: Any, carry: Any, value: Any, grads: Any, batch: Any) -> Any:
         params, state = carry
 
         def loss(p: Any, **_: Any) -> Any:
             return self.workload.loss(p, batch)
 
-        where = gx.path_matches(self.workload.tables) if self.sparse else None
-        differentiated = (
-            gradxform.sparse.value_and_grad(loss, where=where)
-            if self.sparse
-            else jax.value_and_grad(loss)
-        )
-        value, grads = differentiated(params)
         # Some also need the loss, as a number or as a function; the others ignore it.
         extra = {"value": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
         updates, state = self.entrant.make(rate).update(grads, state, params, **extra)
         return gx.apply_updates(params, updates), state
 
-    def _steps(self, rate: Any, carry: Any, batches: Any) -> Any:
-        return jax.lax.scan(lambda c, b: (self._step(rate, c, b), None), carry, batches)[0]
+    def losses(self, rate: float, start: Start) -> list[float]:
+        """Return what a run measures, until it reaches the target or a loss is not a number."""
+        made = _programs(self.workload, self.sparse)
+        number = np.float32(rate)
+        carry = start.params, self._first_state(number, start.params)
+        found: list[float] = []
+        for i in range(self.rounds * self.budget.every):
+            batch = jax.tree.map(lambda x, i=i: x[i], start.batches)
+            value, grads = made.gradient(carry[0], batch)
+            carry = self._update(number, carry, value, grads, batch)
+            if (i + 1) % self.budget.every == 0:
+                params, state = carry
+                found.append(float(made.total(self._measured(state, params))))
+                if math.isnan(found[-1]) or self._steps_of(found) is not None:
+                    break
+        return found
 
-    def _measured(self, rate: Any, carry: Any, batches: Any) -> Any:
-        params, state = carry = self._steps(rate, carry, batches)
-        return carry, self.workload.total(gx.eval_params(state, params))
+    def tuned(self) -> list[Try]:
+        """Return what all learning rates came to, seed by seed; nothing without rates to choose."""
+        rates = list(self.entrant.rates)
+        return [self._try(seed, rates) for seed in self.budget.tuning] if rates else []
 
-    def _losses(self, rate: Any, params: Any, batches: Any) -> Any:
-        """Return what a run measures, after every round of steps."""
+    def scored(self, rate: float | None) -> list[Try]:
+        """Return what one learning rate came to on the seeds that count."""
+        return [self._try(seed, [] if rate is None else [rate]) for seed in self.budget.seeds]
 
-        def measured(carry: Any, batches: Any) -> Any:
-            return self._measured(rate, carry, batches)
+    def _try(self, seed: int, rates: list[float]) -> Try:
+        start = self.start(seed)
+        runs = [self.losses(rate, start) for rate in rates or [1.0]]
+        finite = [m[np.isfinite(m)] for m in map(self._means, runs)]
+        lowest = [float(f"{m.min():.4g}") if m.size else None for m in finite]
+        return Try(seed, rates, [self._steps_of(run) for run in runs], lowest)
 
-        return jax.lax.scan(measured, self._begin(rate, params), batches)[1]
+    def _means(self, losses: list[float]) -> np.ndarray:
+        """Return the means that count, from the first that has all its measurements."""
+        over = self.budget.over
+        if len(losses) < over:
+            return np.zeros(0)
+        return np.lib.stride_tricks.sliding_window_view(np.asarray(losses), over).mean(axis=1)
 
-    def _until_decided(self, rate: Any, params: Any, batches: Any) -> Any:
-        """Return the same of a run alone, which ends at the target or without a finite loss."""
-
-        def goes_on(now: Any) -> Any:
-            i, _, losses = now
-            first = jnp.maximum(i - self.budget.over, 0)
-            last = jax.lax.dynamic_slice(losses, (first,), (self.budget.over,))
-            # A little below the target, so that it is reached in other roundings of the mean, too.
-            reached = jnp.mean(last) < 0.99999 * self.budget.target
-            return (i < self.rounds) & ~reached & ~jnp.isnan(losses[jnp.maximum(i - 1, 0)])
-
-        def step(now: Any) -> Any:
-            i, carry, losses = now
-            batch = jax.tree.map(lambda x: x[i], batches)
-            carry, loss = self._measured(rate, carry, batch)
-            return i + 1, carry, losses.at[i].set(loss)
-
-        none = jnp.full(self.rounds, jnp.inf, jnp.float32)
-        first = jnp.zeros((), jnp.int32), self._begin(rate, params), none
-        return jax.lax.while_loop(goes_on, step, first)[2]
-
-    def _program(self, rates: Any, start: Start) -> tuple[Callable[..., Any], bool]:
-        """Return the compiled run of all rates, and whether they run as one program.
-
-        They do not where one rate would wait for another: a condition that depends on the rate
-        would take both branches, and a search would be as long as the longest.
-        """
-        if len(rates) > 1:
-            alone = jax.jit(self._losses).trace(rates[0], *start)
-            together = jax.jit(jax.vmap(self._losses, (0, None, None))).trace(rates, *start)
-            if _waiting(alone.jaxpr) == _waiting(together.jaxpr):
-                return together.lower().compile(), True
-        alone = self._alone(start)
-        return lambda r, *x: np.stack([alone(rate, *x) for rate in r]), False
-
-    def tries(self) -> tuple[list[Try], bool]:
-        """Return what all learning rates came to, seed by seed, and whether as one program."""
-        known = self.entrant.rates
-        rates = jnp.asarray(known or (1.0,), jnp.float32)
-        starts = [self.start(seed) for seed in self.budget.seeds]
-        program, as_one = self._program(rates, starts[0])
-        tries: list[Try] = []
-        best = None  # the only rate that the next seeds try, if all would take too long
-        for seed, start in zip(self.budget.seeds, starts, strict=True):
-            began = time.process_time()
-            if best is None:
-                losses = np.asarray(program(rates, *start))
-            else:
-                losses = np.asarray(self._alone(start)(rates[best], *start))[None]
-            tried = [known[best]] if best is not None else list(known)
-            tries.append(self._judged(seed, tried, losses))
-            share = LIMIT / len(self.budget.seeds)
-            if best is None and len(known) > 1 and time.process_time() - began > share:
-                best = known.index(best_rate(tries) or known[0])
-        return tries, as_one
-
-    def _alone(self, start: Start) -> Callable[..., Any]:
-        """Return the compiled run of one rate, which is compiled once."""
-        if self._one is None:
-            self._one = jax.jit(self._until_decided).lower(jnp.float32(1), *start).compile()
-        return self._one
-
-    def _judged(self, seed: int, rates: list[float], losses: np.ndarray) -> Try:
-        over, every = self.budget.over, self.budget.every
-        windows = np.lib.stride_tricks.sliding_window_view(losses.astype(np.float64), over, axis=1)
-        means = windows.mean(axis=2)
-        steps: list[int | None] = []
-        for run in means:
-            reached = run <= self.budget.target  # not where it is NaN
-            after = (int(np.argmax(reached)) + over) * every
-            steps.append(min(after, self.budget.steps) if reached.any() else None)
-        finite = np.where(np.isfinite(means), means, np.inf).min(axis=1)
-        lowest = [float(f"{x:.4g}") if np.isfinite(x) else None for x in finite]
-        return Try(seed, rates, steps, lowest)
+    def _steps_of(self, losses: list[float]) -> int | None:
+        """Return the steps after which the mean reaches the target, if it does."""
+        reached = self._means(losses) <= self.budget.target  # not where it is NaN
+        if not reached.any():
+            return None
+        after = (int(np.argmax(reached)) + self.budget.over) * self.budget.every
+        return min(after, self.budget.steps)
 
     def seconds(self, rate: float | None, steps: int) -> tuple[float, float]:
         """Return the seconds of so many steps at one learning rate, and those of compiling them."""
         params, batches = self.start(self.budget.seeds[0])
+        every = self.budget.every
         one = jnp.float32(1.0 if rate is None else rate)
+
+        def some_steps(rate: Any, carry: Any, batches: Any) -> Any:
+            return jax.lax.scan(lambda c, b: (self._step(rate, c, b), None), carry, batches)[0]
+
+        rounds = -(-steps // every)
+        pieces = [
+            jax.tree.map(lambda x, i=i: jnp.asarray(x[i * every : (i + 1) * every]), batches)
+            for i in range(rounds)
+        ]
         carry = jax.jit(self._begin)(one, params)
         began = time.perf_counter()
-        first = jax.tree.map(lambda x: x[0], batches)
-        program = jax.jit(self._steps, donate_argnums=1).lower(one, carry, first).compile()
+        program = jax.jit(some_steps, donate_argnums=1).lower(one, carry, pieces[0]).compile()
         compiling = time.perf_counter() - began
-        rounds = -(-steps // self.budget.every)
-        pieces = [jax.tree.map(lambda x, i=i: x[i], batches) for i in range(rounds)]
         carry = jax.block_until_ready(jax.tree.map(jnp.copy, carry))
         began = time.perf_counter()
         for piece in pieces:
             carry = program(one, carry, piece)
         jax.block_until_ready(carry)
         taken = time.perf_counter() - began
-        return taken * steps / (rounds * self.budget.every), compiling
+        return taken * steps / (rounds * every), compiling
+
+
+@functools.lru_cache(maxsize=64)
+def _started(workload: Workload, seed: int, steps: int) -> Start:
+    """Return the start of a seed, which is the same for all optimizers."""
+    params, batches = workload.start(seed, steps)
+    return Start(params, jax.tree.map(np.asarray, batches))
+
+
+def _differentiated(workload: Workload, sparse: bool) -> Callable[..., Any]:
+    """Return the loss with its gradient, of parameters and a batch."""
+    if not sparse:
+        return jax.value_and_grad(workload.loss)
+    tables = gx.path_matches(workload.tables)
+
+    def of_rows(params: Any, batch: Any) -> Any:
+        loss = functools.partial(_swapped, workload.loss, batch)
+        return gradxform.sparse.value_and_grad(loss, where=tables)(params)
+
+    return of_rows
+
+
+def _swapped(loss: Callable[..., Any], batch: Any, params: Any) -> Any:
+    return loss(params, batch)
+
+
+@functools.cache
+def _programs(workload: Workload, sparse: bool) -> Programs:
+    params, batches = workload.start(0, 1)
+    batch = jax.tree.map(lambda x: np.asarray(x)[0], batches)
+    gradient = jax.jit(_differentiated(workload, sparse)).lower(params, batch).compile()
+    return Programs(gradient, jax.jit(workload.total).lower(params).compile())
 
 
 def best_rate(tries: list[Try]) -> float | None:
     """Return the rate with which most seeds reach the target, in the fewest steps; or come nearest.
 
-    It is one that all seeds have tried. None for an optimizer that does not take one.
+    None for an optimizer that does not take one.
     """
     found: dict[float, list[tuple[int | None, float | None]]] = collections.defaultdict(list)
     for each in tries:
-        for rate, steps, lowest in zip(each.rates, each.steps, each.lowest, strict=False):
+        for rate, steps, lowest in zip(each.rates, each.steps, each.lowest, strict=True):
             found[rate].append((steps, lowest))
 
     def order(rate: float) -> tuple[float, float, float]:
@@ -221,22 +225,4 @@ def best_rate(tries: list[Try]) -> float | None:
         lowest = [np.inf if x is None else x for _, x in found[rate]]
         return -len(steps), float(np.mean(steps)) if steps else 0.0, float(np.mean(lowest))
 
-    by_all = [rate for rate in found if len(found[rate]) == len(tries)]
-    return min(by_all, key=order, default=None)
-
-
-def _waiting(jaxpr: Any) -> collections.Counter[str]:
-    """Count the conditions of a program, and the loops in which one run waits for another."""
-    found: collections.Counter[str] = collections.Counter()
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        name = eqn.primitive.name
-        if name == "cond":
-            found["conditions"] += 1
-        if name == "while":
-            (goes_on,) = eqn.params["cond_jaxpr"].out_avals
-            found["waiting"] += goes_on.shape != ()
-        for parameter in eqn.params.values():
-            for inner in parameter if isinstance(parameter, tuple | list) else (parameter,):
-                if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
-                    found += _waiting(inner)
-    return found
+    return min(found, key=order, default=None)

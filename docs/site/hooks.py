@@ -17,6 +17,7 @@ from docs.site import (
     blocks,
     cache,
     check,
+    choices,
     facts,
     gallery,
     home,
@@ -96,6 +97,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return race.completed(
             markdown, lambda name: f"[`{name}`](optimizers/{name}.md)" if name in known else name
         )
+    if path == "guides/choosing.md":
+        return choices.completed(markdown, lambda name: f"[`{name}`](../optimizers/{name}.md)")
     if path in ("optimizers.md", "wrappers.md"):
         folder = path.removesuffix(".md")
         known = parts.names_of(folder)

@@ -38,6 +38,7 @@ TOPICS = [
     "metrics",
     "tools",
     "speed",
+    "tpu",
     "race",
     "traits",
     "architecture",

@@ -2,9 +2,9 @@
 
 import ast
 import functools
-import importlib
 import inspect
 import pathlib
+import pkgutil
 import types
 from typing import Any, NamedTuple
 
@@ -88,7 +88,7 @@ def names() -> tuple[Name, ...]:
     """Return every public name, modules left out."""
     found = [Name("gradxform", name, getattr(gx, name)) for name in _ALL]
     for path in _modules():
-        module = importlib.import_module(path)
+        module = pkgutil.resolve_name(path)
         found += [Name(path, name, getattr(module, name)) for name in _declared(module)]
     return tuple(n for n in found if not isinstance(n.value, types.ModuleType))
 

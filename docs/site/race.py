@@ -1,7 +1,7 @@
 """The tables of the page docs/race.md, of the files that the race has written.
 
-The page has `{{ summary }}`, `{{ missing }}`, `{{ workloads }}`, `{{ control }}`, `{{ targets }}`
-and `{{ left out }}`, where the build of the site puts them.
+The page has `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`, `{{ control }}`,
+`{{ targets }}` and `{{ left out }}`, where the build of the site puts them.
 """
 
 import json
@@ -28,6 +28,7 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
     for mark, made in (
         ("summary", lambda: summary(files, linked)),
         ("missing", lambda: missing(files, linked)),
+        ("seconds", lambda: seconds(files)),
         ("workloads", lambda: workloads(files, linked)),
         ("control", lambda: control(files)),
         ("targets", targets),
@@ -41,22 +42,25 @@ def current(files: list[Results]) -> list[Results]:
     """Return the files of what optimizers and targets are now, and of Optax's in any version."""
     known, targets = set(entrants.names()), _targets()
 
-    def of_now(workloads: Results) -> Results:
-        return {n: row for n, row in workloads.items() if row["of"]["target"] == targets.get(n)}
+    def is_of_now(name: str, of: Results) -> bool:
+        target = targets.get(name, {})
+        budget = [of.get(field) for field in ("steps", "every", "over")]
+        now = target.get("target"), target.get("data"), target.get("budget")
+        return (of.get("target"), of.get("data"), budget) == now
 
     return [
-        file | {"workloads": of_now(file["workloads"])}
+        file
+        | {"workloads": {n: row for n, row in file["workloads"].items() if is_of_now(n, row["of"])}}
         for file in files
         if file["name"] in known
         and (file["name"].startswith(race.THEIRS) or file["config"] == _config(file["name"]))
     ]
 
 
-def _targets() -> dict[str, float]:
+def _targets() -> dict[str, Results]:
     if not race.TARGETS.exists():
         return {}
-    found = json.loads(race.TARGETS.read_text(encoding="utf-8"))["workloads"]
-    return {name: row["target"] for name, row in found.items()}
+    return json.loads(race.TARGETS.read_text(encoding="utf-8"))["workloads"]
 
 
 def _config(name: str) -> str:
@@ -76,46 +80,63 @@ def summary(files: list[Results], linked: Callable[[str], str]) -> str:
     lines = race.lines(files)
     if not lines:
         return NOTHING
+    timed = lines[0].slower is not None
     rows = []
     for line in lines:
         cells = list(line.cells.values())
         rates = [c.rates for c in cells if c.rates is not None]
-        seconds = line.score_in_seconds
+        form = f".{race.digits_of(*line.interval)}f"
         rows.append(
             [
                 linked(line.name),
-                f"{line.score:.2f}",
-                _or_dash(seconds, ".2f"),
+                str(line.place),
+                f"{line.score:{form}}",
+                f"{line.interval[0]:{form}} to {line.interval[1]:{form}}",
+                *([_or_dash(line.score_in_seconds, ".2f")] if timed else []),
                 str(sum(c.steps is not None for c in cells)),
                 f"{100 * sum(c.seeds for c in cells) / len(WORKLOADS):.0f}%",
                 f"{sum(rates) / len(rates):.1f}" if rates else "–",
                 f"{sum(c.state or 0 for c in cells):,}",
             ]
         )
-    titles = ["optimizer", "score", "score, seconds", "targets", "seeds", "rates of 8", "bytes"]
-    return _sorted(_table(titles, rows))
+    titles = ["optimizer", "place", "score", "interval", *(["score, seconds"] if timed else [])]
+    return _sorted(_table([*titles, "targets", "seeds", "rates of 8", "bytes"], rows))
+
+
+def seconds(files: list[Results]) -> str:
+    """Return what the seconds are, if all optimizers have them."""
+    lines = race.lines(files)
+    if not lines or lines[0].slower is None:
+        return ""
+    return (
+        "`seconds` are those of the steps to the target in one run at the best rate, without "
+        "compiling; the second picture and `score, seconds` are made of them. Take differences "
+        "below a factor of two for noise, if the machine was shared."
+    )
 
 
 def workloads(files: list[Results], linked: Callable[[str], str]) -> str:
     """Return a tab for each workload, with a line for each optimizer."""
     lines, tabs = race.lines(files), []
-    titles = ["optimizer", "steps", "seconds", "seeds", "rates of 8", "rate", "bytes", "notes"]
+    timed = bool(lines) and lines[0].slower is not None
     for name in WORKLOADS:
         found = [(line.name, line.cells[name]) for line in lines if name in line.cells]
         found.sort(key=lambda pair: (_last(pair[1].steps), -pair[1].seeds, pair[0]))
-        rows = [[linked(optimizer), *_cells(cell)] for optimizer, cell in found]
+        rows = [[linked(optimizer), *_cells(cell, timed)] for optimizer, cell in found]
         if rows:
-            table = "\n".join(f"    {line}" for line in _table(titles, rows).split("\n"))
-            tabs.append(f'=== "{name}"\n\n{table}')
+            titles = ["optimizer", "steps", "of seeds", *(["seconds"] if timed else [])]
+            table = _table([*titles, "rates of 8", "rate", "bytes", "notes"], rows)
+            indented = "\n".join(f"    {line}" for line in table.split("\n"))
+            tabs.append(f'=== "{name}"\n\n{indented}')
     return _sorted("\n\n".join(tabs)) if tabs else NOTHING
 
 
-def _cells(cell: race.Cell) -> list[str]:
+def _cells(cell: race.Cell, timed: bool) -> list[str]:
     return [
         _or_dash(cell.steps, "g"),
-        _or_dash(cell.seconds, ".3g"),
-        f"{100 * cell.seeds:.0f}%",
-        _or_dash(cell.rates, ".1f"),
+        ", ".join("–" if math.isinf(n) else f"{n:g}" for n in sorted(cell.of_seeds)) or "–",
+        *([_or_dash(cell.seconds, ".3g")] if timed else []),
+        _or_dash(cell.rates, "g"),
         _or_dash(cell.rate, ".3g"),
         _or_dash(cell.state, ","),
         cell.note.replace("|", "\\|"),
@@ -154,13 +175,20 @@ def targets() -> str:
         return NOTHING
     found = json.loads(race.TARGETS.read_text(encoding="utf-8"))
     rows = [
-        [name, f"{row['target']:g}", *map(str, row["budget"]), f"{row['rate']:g}"]
+        [
+            name,
+            f"{row['target']:g}",
+            *map(str, row["budget"]),
+            f"{row['rate']:g}",
+            *(
+                f"{row[field]} of {len(row['seeds'])}"
+                for field in ("reached", "reached when moved")
+            ),
+        ]
         for name, row in found["workloads"].items()
     ]
-    table = _table(
-        ["workload", "target", "budget of steps", "measured every", "mean of", "rate of AdamW"],
-        rows,
-    )
+    titles = ["workload", "target", "budget of steps", "measured every", "mean of"]
+    table = _table([*titles, "AdamW's rate", "in time", "moved by a rounding"], rows)
     return f"{table}\n\nMeasured by `{found['command']}` on {found['machine']}."
 
 

@@ -1,9 +1,9 @@
 """The pages of the reference: every public name, described by mkdocstrings from its docstring."""
 
 import contextlib
-import importlib
 import inspect
 import io
+import pkgutil
 import re
 
 from docs.site import public
@@ -31,7 +31,7 @@ def page(stem: str) -> str:
     names = public.pages()[stem]
     blocks = [f"# {title_of(stem)}"]
     if stem not in public.SUBJECTS:
-        doc = inspect.getdoc(importlib.import_module(names[0].module)) or ""
+        doc = inspect.getdoc(pkgutil.resolve_name(names[0].module)) or ""
         blocks.append(doc.split("\n\n")[0])
     others = [n for n in names if public.homes()[n.path] != n.path]
     blocks += [_described(n) for n in names if n not in others]

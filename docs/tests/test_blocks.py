@@ -28,6 +28,9 @@ def block(code, shown=None, indent=""):
         ("[ 1.  2.]", "[ 1. 2.]"),
         ("took ... s, ok", "took 12.7 s, ok"),
         ("-0.0000", "0.0000"),
+        ("it's 0.04 s", "it's 0.05 s"),
+        ('"version": "...", "b1": 0.9', '"version": "0.3.0.dev0", "b1": 0.9'),
+        ("{'loss': 0.04}", "{'loss': 0.05}"),
     ],
 )
 def test_close_outputs_are_the_same(shown, printed):
@@ -46,6 +49,13 @@ def test_close_outputs_are_the_same(shown, printed):
         ("True", "True\nTrue"),
         ("a b", "ab"),
         ("version 1.2.3", "version 1.2.4"),
+        ("version 0.1.0", "version 0.2.0"),
+        ('"version": "0.1.0"', '"version": "0.2.0"'),
+        ("'a rate of 0.1'", "'a rate of 0.2'"),
+        ('"b1": 0.9', '"b1": 0.8'),
+        ("adam(b1=0.9, b2=0.999)", "adam(b1=0.8, b2=0.999)"),
+        ("sgd(learning_rate=-0.1)", "sgd(learning_rate=-0.2)"),
+        ("eps=1e-08", "eps=2e-08"),
         ("took ... s, ok", "took 12.7 s"),
     ],
 )

@@ -133,7 +133,7 @@ def collective_axes(jaxpr: Any) -> set[str]:
 _LIBRARIES = ("jax", "jaxlib", "flax", "haiku", "equinox", "gradxform")
 
 
-def _is_library_file_of_jaxpr(file: str) -> bool:
+def _is_library_file(file: str) -> bool:
     homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     return any(home and file.startswith(os.path.dirname(home) + os.sep) for home in homes)
 
@@ -150,8 +150,7 @@ def line_of(eqn: Any, call: str | None = None) -> str | None:
     lines = [
         f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
         for frame in frames
-        if not _is_library_file_of_jaxpr(frame.file_name)
-        and not frame.file_name.startswith("<frozen")
+        if not _is_library_file(frame.file_name) and not frame.file_name.startswith("<frozen")
     ]
     return lines[0] if lines and (call is None or call in lines) else call
 
@@ -159,4 +158,4 @@ def line_of(eqn: Any, call: str | None = None) -> str | None:
 def is_library_function(jaxpr: Any) -> bool:
     """Whether `jaxpr` is of a library's function; its lines may be those of an earlier call."""
     file = getattr(getattr(jaxpr, "debug_info", None), "func_filename", None)
-    return file is None or _is_library_file_of_jaxpr(file)
+    return file is None or _is_library_file(file)

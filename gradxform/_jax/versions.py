@@ -25,6 +25,35 @@ def is_tracing() -> bool:
     return is_tracer(jnp.zeros(()))
 
 
+@functools.cache
+def _state_outside_of_traces() -> tuple[Callable[[], Any], Any]:
+    """Return the function that tells the state of tracing, and what it is outside of traces."""
+    import jax.extend.core as extend  # it loads Pallas
+
+    with jax.core.eval_context():
+        return extend.get_opaque_trace_state, extend.get_opaque_trace_state()
+
+
+def is_eager() -> bool:
+    """Whether nothing transforms what runs here: no jit, vmap, grad or shard_map."""
+    state, outside = _state_outside_of_traces()
+    return state() == outside
+
+
+def trace_settings() -> tuple[Any, ...]:
+    """Return the settings of JAX that what is traced depends on, besides its arguments."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+        config.jax_default_prng_impl,
+        config.jax_threefry_partitionable,
+        jax.sharding.get_abstract_mesh(),
+    )
+
+
 def platform_of(x: jax.Array) -> str:
     """Return the platform for which a program on an array is traced, such as "cpu" or "tpu".
 
@@ -54,7 +83,7 @@ def _no_random_numbers_from_rows(*args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def _jax_dtype_of_rows() -> Any:
+def _dtype_of_rows() -> Any:
     """Define the dtype: random keys are the only public way to.
 
     JAX prints the tag in every error about its use.
@@ -74,7 +103,7 @@ def _jax_dtype_of_rows() -> Any:
 
 def as_opaque(x: Any) -> Any:
     """Return uint32 integers in a dtype without arithmetic, of the same shape."""
-    return jax.random.wrap_key_data(x[..., None], impl=_jax_dtype_of_rows())
+    return jax.random.wrap_key_data(x[..., None], impl=_dtype_of_rows())
 
 
 def from_opaque(x: Any) -> Any:

@@ -10,10 +10,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from gradxform._names.guesses import suggestion
+from gradxform._names.homes import PATHS, homes_of
 from gradxform.errors import did_you_mean
 
 # Modules that are Optax's as a whole; each has a file of that name here.
-MODULES = frozenset({"assignment", "losses", "perturbations", "second_order"})
+MODULES = frozenset(PATHS["gradxform"].split())
 
 # Names of `optax` that are looked up there.
 NAMES = frozenset(
@@ -57,30 +59,30 @@ def missing_optax_name(package: str, name: str, public: list[str], is_import: bo
     """
     module = package.rpartition(".")[2]
     if module in MODULES:
-        return _looked_up_in_optax(package, _installed_optax(package, f"optax.{module}"), name)
+        return _looked_up(package, _installed(package, f"optax.{module}"), name)
     if package == "gradxform":
         if name in NAMES:
-            return _looked_up_in_optax(
-                f"{package}.{name}", _installed_optax(f"{package}.{name}"), name
-            )
+            return _looked_up(f"{package}.{name}", _installed(f"{package}.{name}"), name)
         public = [*public, *NAMES, *MODULES]
+        for other in ("distributed", "sparse"):
+            public += [f"{other}.{k}" for k in homes_of(f"gradxform.{other}") if k not in public]
     if is_import:
         path = sys.modules[package].__file__
         raise ImportError(
-            f"cannot import name {name!r} from {package!r} ({path}).{did_you_mean(name, public)}",
+            f"cannot import name {name!r} from {package!r} ({path}).{suggestion(name, public)}",
             name=package,
             path=path,
         )
-    raise no_such_name(package, name, public)
+    raise NoSuchName(package, name, public)
 
 
 def names_of(package: str) -> list[str]:
     """Return the public names of a module that is Optax's module of that name."""
-    theirs = _installed_optax(package, f"optax.{package.rpartition('.')[2]}")
+    theirs = _installed(package, f"optax.{package.rpartition('.')[2]}")
     return [name for name in dir(theirs) if not name.startswith("_")]
 
 
-def _installed_optax(what: str, module: str = "optax") -> ModuleType:
+def _installed(what: str, module: str = "optax") -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -91,7 +93,7 @@ def _installed_optax(what: str, module: str = "optax") -> ModuleType:
         ) from None
 
 
-def _looked_up_in_optax(what: str, module: ModuleType, name: str) -> Any:
+def _looked_up(what: str, module: ModuleType, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
@@ -101,16 +103,34 @@ def _looked_up_in_optax(what: str, module: ModuleType, name: str) -> Any:
         f"{what} is looked up in the installed Optax, and module {module.__name__!r} has no "
         f"attribute {name!r}.{did_you_mean(name, public)}",
         name=name,
-        obj=None,  # as in `no_such_name`
+        obj=None,  # as in `NoSuchName`
     )
 
 
-def no_such_name(module: str, name: str, known: list[str]) -> AttributeError:
-    """Return the error about a name that a module does not have, with the nearest of those known.
+class NoSuchName(AttributeError):
+    """A name that a module does not have, with a suggestion, which is sought when it is printed.
 
-    Python adds a suggestion of its own to an error that is not caught: the nearest attribute of
-    `obj`. This error has suggested one already, so that its `obj` is None.
+    Import statements ask for a name before they look for a module, and drop the error. Python adds
+    a suggestion of its own to an error that is not caught: the nearest attribute of `obj`. This
+    error has suggested one already, so that its `obj` is None.
     """
-    hint = did_you_mean(name, known)
-    message = f"module {module!r} has no attribute {name!r}.{hint}"
-    return AttributeError(message, name=name, obj=None)
+
+    def __init__(self, module: str, name: str, known: list[str]) -> None:
+        super().__init__(name=name, obj=None)
+        self._module, self._known = module, known
+
+    def __str__(self) -> str:
+        text = f"module {self._module!r} has no attribute {self.name!r}."
+        if f"{self._module}.{self.name}" in sys.modules:
+            text += (
+                f" It has a module of that name that is not public, which "
+                f"`from {self._module} import {self.name}` imports."
+            )
+        return text + suggestion(str(self.name), self._known)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AttributeError, (str(self),)
+
+
+# Tracebacks show it as what it is to its users.
+NoSuchName.__module__, NoSuchName.__qualname__ = "builtins", "AttributeError"

@@ -35,12 +35,12 @@ class _ReadableParameter(inspect.Parameter):
     """A parameter that prints with the names of annotations."""
 
     def __str__(self) -> str:
-        alias = _alias_in_signature(self.annotation)
+        alias = _alias(self.annotation)
         plain = inspect.Parameter(self.name, self.kind, default=self.default, annotation=alias)
         return str(plain)
 
 
-class _ReadableSignature(inspect.Signature):
+class _Readable(inspect.Signature):
     """A signature that prints with the names of annotations."""
 
     def __str__(self) -> str:
@@ -53,11 +53,11 @@ class _ReadableSignature(inspect.Signature):
 
     def _printed(self) -> inspect.Signature:
         parameters = list(self.parameters.values())
-        annotation = _alias_in_signature(self.return_annotation)
+        annotation = _alias(self.return_annotation)
         return inspect.Signature(parameters, return_annotation=annotation)
 
 
-class _FunctionSignature(_ReadableSignature):
+class _Function(_Readable):
     """The `__signature__` of a function, computed when somebody asks for it."""
 
     def __init__(self, function: pytypes.FunctionType) -> None:
@@ -104,7 +104,7 @@ class ClassSignature:
         if instance is not None:  # the signature of a schedule is that of its call
             raise AttributeError("__signature__")
         if getattr(owner, "variadic", None) is not None and dataclasses.is_dataclass(owner):
-            return readable_signature(inspect.Signature(_variadic_signature_parameters(owner)))
+            return readable_signature(inspect.Signature(_variadic_parameters(owner)))
         for name in ("__init__", "__new__"):
             if getattr(owner, name) is not getattr(object, name):
                 _, *parameters = inspect.signature(getattr(owner, name)).parameters.values()
@@ -112,7 +112,7 @@ class ClassSignature:
         return inspect.Signature()
 
 
-def _variadic_signature_parameters(cls: Any) -> list[inspect.Parameter]:
+def _variadic_parameters(cls: Any) -> list[inspect.Parameter]:
     """Return the parameters of a class such as `chain(*transforms)`: other fields go by name."""
     first = inspect.Parameter(cls.variadic, inspect.Parameter.VAR_POSITIONAL)
     others = [
@@ -132,8 +132,8 @@ def sign(part: Any) -> None:
     """Give a function or a class a signature that prints readably; pass over everything else."""
     if isinstance(part, pytypes.FunctionType):
         signed: Any = part
-        if not isinstance(signed.__dict__.get("__signature__"), _FunctionSignature):
-            signed.__signature__ = _FunctionSignature(part)
+        if not isinstance(signed.__dict__.get("__signature__"), _Function):
+            signed.__signature__ = _Function(part)
     elif isinstance(part, type) and typing.Protocol not in part.__bases__:
         part.__signature__ = ClassSignature()
 
@@ -144,10 +144,10 @@ def readable_signature(signature: inspect.Signature) -> inspect.Signature:
         _ReadableParameter(p.name, p.kind, default=p.default, annotation=p.annotation)
         for p in signature.parameters.values()
     ]
-    return _ReadableSignature(parameters, return_annotation=signature.return_annotation)
+    return _Readable(parameters, return_annotation=signature.return_annotation)
 
 
-def _alias_in_signature(annotation: Any) -> Any:
+def _alias(annotation: Any) -> Any:
     if annotation is inspect.Signature.empty:
         return annotation
     name = spelled_annotation(annotation)

@@ -9,8 +9,9 @@ another package, and a package in its own place for its public modules.
 # The public names.
 NAMES: dict[str, dict[str, str]] = {
     "gradxform": {
-        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree types",
+        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree tree_utils types",
         "gradxform.base.rule": "ArrayRule EmptyState Transform transform",
+        "gradxform.commands": "port",
         "gradxform.compat.returnn.raw_gradients": "AddTruncatedNoiseState RawGradientNormsState add_truncated_noise clip_by_mean_norm clip_by_raw_norm raw_gradient_norms zero_above_raw_norm zero_non_finite",
         "gradxform.engine.lift": "PerLeaf",
         "gradxform.engine.sums": "global_norm",
@@ -40,10 +41,9 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.training.minimize": "MinimizeResult minimize",
         "gradxform.training.step": "apply_gradients make_step",
         "gradxform.transforms": "*",
-        "gradxform.tree": "tree_utils",
         "gradxform.tree.apply": "apply_updates incremental_update periodic_update",
         "gradxform.tree.arithmetic": "bias_correction update_infinity_moment update_moment update_moment_per_elem_norm",
-        "gradxform.tree.tree_utils": "tree_map_params",
+        "gradxform.tree_utils": "tree_map_params",
         "gradxform.types": "ArrayTree ConditionFn MaskOrFn MaskedNode MatrixSlot NonNegativeSlot OptState Params ScalarOrSchedule ShouldSkipUpdateFunction Slot SupportsTransform TransformInitFn TransformUpdateExtraArgsFn TransformUpdateFn Updates",
         "gradxform.values.config": "from_config from_json to_config to_json",
         "gradxform.values.fields": "value",
@@ -52,21 +52,28 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers": "*",
     },
     "gradxform.base": {
-        "gradxform.base.rule": "ArrayRule EmptyState GradientTransformation GradientTransformationExtraArgs LOCALITIES T Transform call_update carried check_transform extra_names farthest first_state_of locality_of own_locality_of state_with tell_moved transform unwrapped",
+        "gradxform.base.rule": "ArrayRule EmptyState GradientTransformation GradientTransformationExtraArgs LOCALITIES T Transform call_update carried check_transform extra_names farthest first_state_of locality_of own_locality_of slots_with state_with tell_moved transform unwrapped",
     },
     "gradxform.commands": {
         "gradxform.commands.run": "main",
     },
-    "gradxform.commands.optax_uses": {
-        "gradxform.commands.optax_uses.files": "Judged Ported port python_files",
-        "gradxform.commands.optax_uses.syntax": "PortError",
+    "gradxform.commands.port": {
+        "gradxform.commands.port.files": "Judged Ported port python_files",
+        "gradxform.commands.port.syntax": "PortError",
     },
     "gradxform.compat": {
         "gradxform.compat": "flax keras returnn tf1 tf_contrib",
         "gradxform.compat.keras": "keras3",
     },
     "gradxform.compat.keras": {
-        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl InverseTimeDecay LinearCosineDecay LossScaleOptimizer LossScaleOptimizerV1 Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop SGD as_keras deserialize from_keras get get_weights load_optimizer register_optimizer schedules serialize set_weights",
+        "gradxform.compat.keras": "schedules",
+        "gradxform.compat.keras.bridge": "as_keras from_keras register_optimizer",
+        "gradxform.compat.keras.configs": "Optimizer deserialize get serialize",
+        "gradxform.compat.keras.files": "load_optimizer",
+        "gradxform.compat.keras.holders": "LossScaleOptimizer LossScaleOptimizerV1",
+        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax Ftrl Nadam RMSprop SGD",
+        "gradxform.compat.keras.schedules": "CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay LinearCosineDecay PiecewiseConstantDecay PolynomialDecay",
+        "gradxform.compat.keras.weights": "get_weights set_weights",
     },
     "gradxform.compat.returnn": {
         "gradxform.compat.returnn.returnn": "AMSGrad BaseCustom CustomAdam CustomGradientDescent GradVarianceScaled Nadam NeuralOptimizer1 NormalizedSGD from_config get_optimizer_class",
@@ -127,16 +134,18 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.distributed.zero.zero": "Zero1State zero1",
     },
     "gradxform.engine": {
-        "gradxform.engine.chunks": "devices",
+        "gradxform.engine.calls": "compiled_calls",
+        "gradxform.engine.chunks": "devices leaf_signature",
         "gradxform.engine.cuts": "Cut among_zeros array_sum as_pieces by_columns columns_now cut_anew cut_at cuts_of cuts_rows_only exchange_now mean_over_pieces own_piece slot_dim slot_piece summing_over whole_shapes whole_slots",
-        "gradxform.engine.lift": "PerLeaf check_gradient map_rows",
+        "gradxform.engine.lift": "PerLeaf check_addable check_gradient map_rows",
         "gradxform.engine.matrices": "Member grams_needed joined map_matrices parted rounded view_of widened",
         "gradxform.engine.renewal": "as_share matrix_numbers renewed",
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "run_rules",
         "gradxform.engine.shards": "as_shards check_bound over_all_shards shard_axes total_over_shards true_on_all_shards",
-        "gradxform.engine.sums": "global_norm sum_of_squares",
+        "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
+        "gradxform.engine.tiles": "apply_stored goes_by_tiles",
     },
     "gradxform.experimental": {
         "gradxform.experimental": "aggregating",
@@ -145,20 +154,20 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.leaves.trees": "Aligned Path align align_params align_slot as_dtype check_params check_shapes dtype_of entry_name flatten_updates flatten_with_names has_rows in_one_dtype is_abstract is_hole is_update_leaf is_variable leaves_of like_params map_updates map_with_paths names_of path_at path_str require_params shape_of structure_of widest_dtype with_paths",
     },
     "gradxform.leaves.storage": {
-        "gradxform.leaves.storage.blocks": "BlockForm Blocks",
+        "gradxform.leaves.storage.blocks": "BlockForm Blocks block_between_cuts",
         "gradxform.leaves.storage.codes": "CODES Code DynamicCode Float8Code FloatCode LinearCode code_named",
         "gradxform.leaves.storage.crossed": "Crossed",
         "gradxform.leaves.storage.factored": "Factored FactoredForm matrix_axes",
-        "gradxform.leaves.storage.memory": "MEMORIES are_arrays_here begun_anew fetched in_memory is_away is_on_host is_type_on_host on_host returned",
-        "gradxform.leaves.storage.parameters": "Chance Compensated Master NarrowForm Remainder",
+        "gradxform.leaves.storage.memory": "MEMORIES are_arrays_here as_kept as_seen begun_anew fetched in_memory is_away is_on_host is_type_on_host on_host returned",
+        "gradxform.leaves.storage.parameters": "Chance Compensated Master NarrowForm NarrowParam Remainder",
         "gradxform.leaves.storage.rounded": "Rounded",
-        "gradxform.leaves.storage.stored": "Mean StoredArray is_stored with_parts",
+        "gradxform.leaves.storage.stored": "Mean StoredArray has_stored is_stored with_parts",
     },
     "gradxform.linalg": {
         "gradxform.linalg.decompositions": "eigen one_by_one orthonormal spectral_norm",
         "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize",
         "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root symmetric_power",
-        "gradxform.linalg.products": "HIGHEST frobenius_norm matmul matmul_in",
+        "gradxform.linalg.products": "HIGHEST frobenius_norm inner_products matmul matmul_in weighted_sum",
     },
     "gradxform.linalg.curvature": {
         "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
@@ -172,7 +181,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.microbatching.microbatch": "micro_grad micro_vmap microbatch",
     },
     "gradxform.numerics": {
-        "gradxform.numerics.numbers": "ScheduleError abs_sq add as_flag as_number as_rounded as_step at_least_float32 bias_correction cast count_and_debias has_64_bits is_zero looked_up not_zero number_rank over plus promote real_dtype safe_increment safe_int32_increment same_bits scalar scalar_dtype scalars_as shrinking squarable taming times value_at within",
+        "gradxform.numerics.numbers": "ScheduleError abs_sq add as_flag as_number as_rounded as_step at_least_float32 bias_correction cast count_and_debias has_64_bits is_zero looked_up not_zero number_rank over plus promote real_dtype safe_increment safe_int32_increment same_bits scalar scalar_dtype scalars_as shrinking squarable sum_as_first taming times value_at within",
     },
     "gradxform.optimizers": {
         "gradxform.optimizers.adago": "adago",
@@ -284,17 +293,18 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.testing.case": "Case example_params random_gradients",
         "gradxform.testing.promise": "Broken Promise Skipped",
         "gradxform.testing.promises": "PROMISES",
+        "gradxform.testing.promises_boxes": "boxes_name_the_axes_of_their_slots",
         "gradxform.testing.promises_derivatives": "derivatives_are_finite derivatives_equal_differences",
         "gradxform.testing.promises_exchanges": "names_the_axes_that_it_needs",
-        "gradxform.testing.promises_form": "asks_for_params_by_name goes_to_json_and_back holes_pass is_a_value state_is_a_scan_carry takes_abstract_parameters takes_params_by_keyword",
+        "gradxform.testing.promises_form": "asks_for_params_by_name goes_to_json_and_back holes_pass is_a_value its_numbers_can_be_in_the_state leaks_no_traced_arrays state_is_a_scan_carry takes_abstract_parameters takes_params_by_keyword",
         "gradxform.testing.promises_inside": "a_nan_goes_no_further_than_a_guard moves_are_known_on_both_sides what_is_inside_is_told_of_moves what_is_inside_knows_the_parameters",
         "gradxform.testing.promises_locality": "looks_no_further_than_it_says",
         "gradxform.testing.promises_measures": "what_comes_after_takes_its_updates what_is_inside_takes_the_inner_steps",
         "gradxform.testing.promises_moves": "copies_move_with_the_parameters says_where_its_steps_lead",
-        "gradxform.testing.promises_numbers": "extremes_stay_finite follows_its_reference jit_changes_nothing narrow_parameters_have_wide_slots scalars_are_as_wide_as_the_leaves turns_with_complex_numbers_or_refuses vmaps_over_gradients",
+        "gradxform.testing.promises_numbers": "drops_no_imaginary_part extremes_stay_finite follows_its_reference jit_changes_nothing narrow_parameters_have_wide_slots scalars_are_as_wide_as_the_leaves turns_with_complex_numbers_or_refuses vmaps_over_gradients",
         "gradxform.testing.promises_places": "owns_its_buffers runs_inside_optax_and_optax_inside runs_on_explicit_meshes sharded_equals_unsharded",
         "gradxform.testing.promises_rows": "touches_rows_or_refuses",
-        "gradxform.testing.promises_slots": "says_whose_its_states_are",
+        "gradxform.testing.promises_slots": "says_which_slots_are_copies says_whose_its_states_are",
         "gradxform.testing.promises_traits": "says_what_its_state_holds says_what_its_updates_are",
         "gradxform.testing.references": "Reference TreeReference as_tree only sequence stateless zeros",
         "gradxform.testing.report": "BrokenPromises Finding Report check",
@@ -308,14 +318,14 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.transforms": {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
-        "gradxform.transforms.adago": "AdaGOState scale_by_adago",
+        "gradxform.transforms.adago": "AdaGOState scale_by_adago scale_by_shaped_adago",
         "gradxform.transforms.adahessian": "AdaHessianState average_spatial_axes scale_by_adahessian",
         "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
         "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
-        "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
-        "gradxform.transforms.adam_kin": "ScaleByBeliefState ScaleByBeliefWithMaxState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
+        "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam scale_by_tf_amsgrad scale_by_torch_amsgrad",
+        "gradxform.transforms.adam_kin": "RectifiedBeliefState ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_rectified_belief scale_by_torch_radam scale_by_yogi",
         "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
-        "gradxform.transforms.adanorm": "ScaleByAdaNormState ScaleByAdaNormWithMaxState scale_by_adanorm",
+        "gradxform.transforms.adanorm": "ScaleByAdaNormState scale_by_adanorm",
         "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
@@ -336,11 +346,11 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.embeddings": "ScaleByAdamCatchingUpState ScaleByRowwiseRssState scale_by_adam_catching_up scale_by_rowwise_rss",
         "gradxform.transforms.factored": "FactoredState ScaleBySM3State constant_decay_rate power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
-        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
+        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
-        "gradxform.transforms.laprop": "ScaleByCenteredLaPropState ScaleByCenteredLaPropWithMaxState ScaleByLaPropState ScaleByLaPropWithMaxState scale_by_laprop",
+        "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop scale_by_torch_laprop",
         "gradxform.transforms.layerwise": "ScaleByFirstSnrState ScaleByNovogradState add_norm_loss scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",
@@ -358,11 +368,11 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.noise": "AddNoiseState add_noise",
         "gradxform.transforms.norm_growth": "LimitNormGrowthState limit_norm_growth",
         "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std normalize_by_update_norm",
-        "gradxform.transforms.normuon": "DebiasedMuonMomentsState MuonMomentsState scale_by_adamuon scale_by_normuon",
+        "gradxform.transforms.normuon": "MuonMomentsState scale_by_adamuon scale_by_normuon",
         "gradxform.transforms.orthogonal": "orthogonalize_updates scale_by_fans",
         "gradxform.transforms.orthograd": "orthograd",
         "gradxform.transforms.plateau": "ReduceLROnPlateauState reduce_on_plateau",
-        "gradxform.transforms.pnm": "ScaleByAdapnmState ScaleByAdapnmWithMaxState ScaleByPnmState scale_by_adapnm scale_by_pnm",
+        "gradxform.transforms.pnm": "ScaleByAdapnmState ScaleByPnmState scale_by_adapnm scale_by_pnm",
         "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate per_example_global_norm_clip per_example_layer_norm_clip",
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
@@ -508,11 +518,13 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_newton_cg scale_by_normuon scale_by_novograd scale_by_optimistic_gradient"
         " scale_by_padam scale_by_param_block_norm scale_by_param_block_rms scale_by_pnm"
         " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_qhadam scale_by_qhm"
-        " scale_by_radam scale_by_ranger21 scale_by_rms scale_by_rows_and_columns"
-        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
-        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
-        " scale_by_soap scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stable_adam"
-        " scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_trust_ratio scale_by_yogi"
+        " scale_by_radam scale_by_ranger21 scale_by_rectified_belief scale_by_rms"
+        " scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
+        " scale_by_schedule scale_by_shape scale_by_shaped_adago scale_by_sign"
+        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
+        " scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stable_adam"
+        " scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_tf_amsgrad scale_by_torch_amsgrad"
+        " scale_by_torch_laprop scale_by_torch_radam scale_by_trust_ratio scale_by_yogi"
         " scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_radam"
         " schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai sgdp sgdr_schedule"
         " sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes skip_not_finite sm3"
@@ -531,20 +543,21 @@ CONFIG_NAMES: dict[str, str] = {
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),
     "gradxform.compat.called_numbers": "called_numbers",
+    "gradxform.compat.keras.bridge": "from_keras",
+    "gradxform.compat.keras.holders": "optimizer_key",
     "gradxform.compat.keras.keras": (
-        "keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer"
+        "aggregate_pairs"
+        " keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer"
         " keras:LossScaleOptimizerV1 keras:Nadam keras:RMSprop keras:SGD"
+        " of_pairs"
     ),
     "gradxform.compat.keras.keras3": (
         "keras3:Adadelta keras3:Adafactor keras3:Adagrad keras3:Adam keras3:AdamW keras3:Adamax"
         " keras3:Ftrl keras3:Lamb keras3:Lion keras3:MultiOptimizer keras3:Muon keras3:Nadam"
         " keras3:RMSprop keras3:SGD keras3:ScheduleFreeAdamW"
+        " step_by_schedule_free_adam"
     ),
-    "gradxform.compat.keras.multi_optimizer": "optimizer_key",
-    "gradxform.compat.keras.pairs": "aggregate_pairs of_pairs",
-    "gradxform.compat.keras.rates": "at_most_inverse_sqrt last_of_every",
-    "gradxform.compat.keras.schedule_free_adamw": "step_by_schedule_free_adam",
-    "gradxform.compat.keras.transform": "from_keras",
+    "gradxform.compat.keras.schedules": "at_most_inverse_sqrt last_of_every",
     "gradxform.compat.returnn.rates": "cyclic_exponential_decay returnn_rate",
     "gradxform.compat.returnn.returnn": (
         "returnn:AMSGrad returnn:CustomAdam returnn:CustomGradientDescent"

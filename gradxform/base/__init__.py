@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         first_state_of as first_state_of,
         locality_of as locality_of,
         own_locality_of as own_locality_of,
+        slots_with as slots_with,
         state_with as state_with,
         tell_moved as tell_moved,
         transform as transform,

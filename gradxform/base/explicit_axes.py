@@ -34,11 +34,12 @@ def update_freed(
     update: Callable[..., tuple[Updates, OptState]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    returns_params: bool = False,
 ) -> tuple[Updates, OptState]:
     """Return `update(*args, **kwargs)` with the explicit axes of `mesh` left to the compiler.
 
-    The new updates lie like the old ones, and the new state like the old one. Functions of the
-    parameters among the extra arguments see explicit axes.
+    The new updates, or parameters, lie like the old ones, and the new state like the old one.
+    Functions of the parameters among the extra arguments see explicit axes.
     """
     axes = _FreedAxes(mesh)
     arguments = given_by_name(args, kwargs)
@@ -57,7 +58,8 @@ def update_freed(
         updates, state = update(**freed | functions)
     # An update lies like its gradient, or, where that has another shape, such as one with an axis
     # of examples, like its parameter.
-    placed = axes.place(updates, arguments["updates"], params)
+    like = (params,) if returns_params else (arguments["updates"], params)
+    placed = axes.place(updates, *like)
     return placed, axes.place(state, arguments["state"])
 
 
@@ -79,7 +81,7 @@ class _FreedAxes:
     def free(self, tree: PyTree) -> PyTree:
         """Return a tree whose types do not say how its arrays lie; they stay where they are."""
         with self.within():
-            return self._retyped(tree, self._mesh, self._freed, lambda i, x: _axes_spec(x))
+            return self._retyped(tree, self._mesh, self._freed, lambda i, x: _spec(x))
 
     def place(self, tree: PyTree, *olds: PyTree) -> PyTree:
         """Return a tree whose arrays lie like those of `olds` in their places; others are whole."""
@@ -88,7 +90,7 @@ class _FreedAxes:
 
         def spec(i: int, x: Array) -> Any:
             same = (old[i] for old in like if isinstance(old[i], jax.Array))
-            return next((_axes_spec(old) for old in same if old.shape == x.shape), jax.P())
+            return next((_spec(old) for old in same if old.shape == x.shape), jax.P())
 
         return self._retyped(tree, self._freed, self._mesh, spec)
 
@@ -147,7 +149,7 @@ def _mesh(x: Any) -> Any:
     return jax.typeof(x).sharding.mesh if isinstance(x, jax.Array) else None
 
 
-def _axes_spec(x: Array) -> Any:
+def _spec(x: Array) -> Any:
     """Return how an array lies along the axes of its mesh."""
     sharding: Any = jax.typeof(x).sharding if is_tracer(x) else x.sharding
     return getattr(sharding, "spec", jax.P())

@@ -19,8 +19,25 @@ def first_state_of(rule: Any, params: Params, **given: Any) -> Any:
       **given: the fields that do not start as their annotations say, by name.
     """
     kind = rule.State
+    given = dict.fromkeys(rule.unused_slots) | given
     starts = starts_of(type(rule), kind, frozenset(given))
-    return kind(**given, **{k: _first_slot(rule, params, *how) for k, how in starts.items()})
+    return kind(**given, **{k: _slot(rule, params, *how) for k, how in starts.items()})
+
+
+def slots_with(**options: str) -> Any:
+    """Return the property `unused_slots` of a rule that keeps slots with an option only.
+
+    Args:
+      **options: for each such field of the state the rule's field, which is False or None where the
+        slot is not kept.
+    """
+
+    def unused_slots(self: Any) -> tuple[str, ...]:
+        """The names of the slots that are None, which follow from options."""
+        values = {slot: getattr(self, option) for slot, option in options.items()}
+        return tuple(slot for slot, x in values.items() if x is None or x is False)
+
+    return property(unused_slots)
 
 
 def state_with(option: str, plain: type, more: type) -> Any:
@@ -74,7 +91,7 @@ def starts_of(
     return starts
 
 
-def _first_slot(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
+def _slot(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
     dtype = None if dtype_field is None else getattr(rule, dtype_field)
     if hint is Array:
         return zero_count()

@@ -11,9 +11,12 @@ import jax
 
 from gradxform.base.explicit_axes import explicit_mesh, update_freed
 from gradxform.leaves import widest_dtype
-from gradxform.leaves.no_gradient import init_without, takes_gradient, update_without
+from gradxform.leaves.boxes import boxed_by_own_dims
+from gradxform.leaves.no_gradient import init_without, take_gradients, update_without
+from gradxform.leaves.states import named_tuples_in
 from gradxform.numerics import has_64_bits, scalars_as
-from gradxform.values.extra_args import check_arguments_of_loss, check_names
+from gradxform.values.export_names import announce_named_tuple
+from gradxform.values.extra_args import check_arguments_of_loss, check_names, refuse_untaken
 
 # The arguments of every `update`.
 _CALL = ("updates", "state", "params")
@@ -22,14 +25,14 @@ _CALL = ("updates", "state", "params")
 _INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
 
 
-class _InitMethodChanges(NamedTuple):
+class _InitChanges(NamedTuple):
     """The changes by wrappers to the states of the transforms in them, the innermost first."""
 
     functions: tuple[Callable[[Any, Any], Any], ...]
     results: list[Any]  # the changed states
 
 
-_CHANGES: ContextVar[_InitMethodChanges | None] = ContextVar("changes", default=None)
+_CHANGES: ContextVar[_InitChanges | None] = ContextVar("changes", default=None)
 
 
 @contextlib.contextmanager
@@ -49,8 +52,8 @@ def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
 
     A wrapper without a state of its own returns that of its inner transform, already changed.
     """
-    outer = _CHANGES.get() or _InitMethodChanges((), [])
-    token = _CHANGES.set(_InitMethodChanges((change, *outer.functions), outer.results))
+    outer = _CHANGES.get() or _InitChanges((), [])
+    token = _CHANGES.set(_InitChanges((change, *outer.functions), outer.results))
     try:
         yield
     finally:
@@ -102,20 +105,25 @@ class BoundMethod:
             if "value_fn" in kwargs:
                 self.check_arguments_of_loss(kwargs)
         if self.owner.made_of_functions or not (args or kwargs):
-            return self.call(*args, **kwargs)  # functions see what the caller gives
+            result = self.call(*args, **kwargs)  # functions see what the caller gives
+            for kind in named_tuples_in(result) if self.name == "init" else ():
+                announce_named_tuple(kind)
+            return result
         if self.name == "init":
-            return init_without(self.owner, self.call, *args, **kwargs)
+            state = init_without(self.owner, self.call, *args, **kwargs)
+            params = args[0] if args else kwargs["params"]
+            return boxed_by_own_dims(state, params, lambda: _sends_fragments(self.owner))
         # As usual: the updates, the parameters and what else is given are floating arrays.
-        if all(map(takes_gradient, jax.tree.leaves((args[:1], args[2:], kwargs)))):
+        if take_gradients(jax.tree.leaves((args[:1], args[2:], kwargs))):
             return self.call(*args, **kwargs)
         return update_without(self.call, args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function without `check`, which the outermost transform has called."""
-        if self.name == "update" and not self.owner.made_of_functions:
+        if self.name != "init" and not self.owner.made_of_functions:
             mesh = explicit_mesh(args[0] if args else kwargs.get("updates"))
             if mesh is not None:
-                return update_freed(mesh, self.call, args, kwargs)
+                return update_freed(mesh, self.call, args, kwargs, self.name == "update_params")
         if not has_64_bits():
             return self._function(self.owner, *args, **kwargs)
         # The first argument is the parameters in `init`, the updates in `update`. Where the
@@ -132,6 +140,10 @@ class BoundMethod:
             extra_names = self.owner.extra_names()
             if extra_names is not None:
                 check_names(self.owner, extra_names.union(_CALL), names)
+                # What the loss takes, `check_arguments_of_loss` knows.
+                has_loss = "value_fn" in names and "value_fn" in extra_names
+                if is_for_replicas(self.owner) and not has_loss:
+                    refuse_untaken(self.owner, extra_names.union(_CALL), names)
             self._checked.add(names)
 
     def check_arguments_of_loss(self, extra: dict[str, Any]) -> None:
@@ -170,3 +182,16 @@ class ValueMethod:
         bound = BoundMethod(owner, self.name)
         object.__setattr__(owner, self.name, bound)  # later accesses find it before this descriptor
         return bound
+
+
+def is_for_replicas(tx: Any) -> bool:
+    """Whether a transform or a part of it is for replicas."""
+    parts: Any = getattr(tx, "inner_transforms", list)
+    is_one = type(tx).__module__.startswith("gradxform.distributed.")
+    return is_one or bool(getattr(tx, "exchanges", ())) or any(map(is_for_replicas, parts()))
+
+
+def _sends_fragments(tx: Any) -> bool:
+    """Whether a transform or a part of it sends the parameters in fragments."""
+    parts: Any = getattr(tx, "inner_transforms", list)
+    return getattr(tx, "fragments", 1) > 1 or any(map(_sends_fragments, parts()))

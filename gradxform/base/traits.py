@@ -88,6 +88,16 @@ class Traits:
             "tuple[str, ...]",
         ),
     ] = ()
+    copies: Annotated[
+        ClassVar[tuple[str, ...]],
+        Trait(
+            "The slots that begin as copies of the parameters, and do not move with them. A rule "
+            "measures how far they are apart, so that no storage rounds them.",
+            "Rules that keep such a slot.",
+            "wrappers/stored/wrapper",
+            "says_which_slots_are_copies",
+        ),
+    ] = ()
     holds: Annotated[
         ClassVar[tuple[tuple[str, str], ...]],
         Trait(
@@ -192,6 +202,26 @@ class Traits:
             "narrow_parameters_have_wide_slots",
         ),
     ] = False
+    is_one_run: Annotated[
+        Any,
+        Trait(
+            "It is all rules that run over the leaves together, so that its `update_params` takes "
+            "parameters which are stored in another form, and returns them so.",
+            "Rules without an `update` of their own. Chains and storage derive it.",
+            "wrappers/one_pass",
+            "tests/engine/test_one_pass.py",
+            "bool",
+        ),
+    ] = False
+    only_stores: Annotated[
+        ClassVar[bool],
+        Trait(
+            "It changes only how a state is kept, so that a chain takes its rules among its own.",
+            "Wrappers that store states in another form or memory.",
+            "wrappers/compose",
+            "tests/engine/test_one_pass.py",
+        ),
+    ] = False
     exchanges: Annotated[
         Any,
         Trait(
@@ -287,6 +317,17 @@ class RuleTraits(Traits):
             "type | None",
         ),
     ] = None
+    unused_slots: Annotated[
+        Any,
+        Trait(
+            "The slots that it does without, and its count: they are None in the state, and `rule` "
+            "gets and returns None in the place of a slot.",
+            "Rules that keep a slot, or a count, with an option only.",
+            "base/first_state, engine/one_leaf, leaves/states",
+            "follows_its_reference",
+            "tuple[str, ...]",
+        ),
+    ] = ()
     needs_params: Annotated[
         ClassVar[bool],
         Trait(

@@ -17,7 +17,7 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, align, align_slot
 from gradxform.leaves.no_gradient import moved_without
 from gradxform.numerics import at_least_float32, cast, promote
-from gradxform.types import OptState, Params, SupportsTransform, Updates
+from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
 from gradxform.values import FrozenTree, Value
 from gradxform.values.content import parts_of
 from gradxform.values.extra_args import accepted_by, accepted_extra, routed_extra
@@ -135,6 +135,19 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         """
         return [((its_state,), getattr(self, field)) for field, its_state in self.holds]
 
+    def params_inside(self, place: Path, params: Params) -> Params:
+        """Return the parameters as a transform in this one sees them.
+
+        Args:
+          place: where that transform's state is, as in `inner_states`.
+          params: the parameters, with holes for what this transform does not see.
+        """
+        return params
+
+    def params_outside(self, place: Path, inside: PyTree, params: Params) -> PyTree:
+        """Return a tree like `params` of one like what `params_inside` returns for them."""
+        return inside
+
     @moved_without
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters.
@@ -219,10 +232,12 @@ def call_update(
     extra: dict[str, Any],
 ) -> tuple[Updates, OptState]:
     """Call the update of any accepted object with the extra arguments that it takes."""
-    if not isinstance(unwrapped(tx), GradientTransformation):
+    is_ours = isinstance(tx, GradientTransformation)
+    if not is_ours and not isinstance(unwrapped(tx), GradientTransformation):
         engine.refuse_rows(tx, updates, "is not a transform of this library")
     update: Any = tx.update
-    extra = routed_extra(tx, accepted_extra(tx, update), extra)
+    accepts = accepted_by(type(tx), "update") if is_ours else accepted_extra(tx, update)
+    extra = routed_extra(tx, accepts, extra) if extra or accepts.needed else {}
     # The outermost transform has checked the names of extra arguments.
     call = update.call if isinstance(update, BoundMethod) else update
     result = call(updates, state, params, **extra)
@@ -269,7 +284,7 @@ def unwrapped(tx: Any) -> Any:
 
     For `as_optax(tx)` and `GradientTransformation(*tx)`, that is `tx`.
     """
-    init, update = _functions_of_transformation(tx)
+    init, update = _functions(tx)
     if not isinstance(init, BoundMethod) or not isinstance(update, BoundMethod):
         return tx
     owner = init.owner
@@ -278,7 +293,7 @@ def unwrapped(tx: Any) -> Any:
     return unwrapped(owner)
 
 
-def _functions_of_transformation(tx: Any) -> tuple[Any, Any]:
+def _functions(tx: Any) -> tuple[Any, Any]:
     if isinstance(tx, GradientTransformation):
         return tx.given_functions()
     return getattr(tx, "init", None), getattr(tx, "update", None)

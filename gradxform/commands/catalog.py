@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from gradxform._names.lazy import homes_of
+from gradxform._names.guesses import suggestion
+from gradxform._names.homes import homes_of
 from gradxform.base import GradientTransformation
-from gradxform.errors import did_you_mean
+from gradxform.errors import cut_name
 from gradxform.leaves.masks import Mask, label_by
 from gradxform.optimizers.by_name import OPTIMIZERS
 from gradxform.schedules import Schedule
@@ -55,7 +56,7 @@ class Entry:
         texts = self.doc.arguments
         return tuple(
             Argument(name, default, texts.get(name.lstrip("*"), ""), range_words(self.part, name))
-            for name, default in _catalog_defaults(self.part)
+            for name, default in _defaults(self.part)
         )
 
     @property
@@ -118,8 +119,8 @@ def registered_part(name: str) -> Entry:
     """
     by_name = {e.name: e for e in registered_parts()}
     if name not in by_name:
-        hint = did_you_mean(name, by_name) or did_you_mean(name.lower(), by_name)
-        raise KeyError(f"nothing is named {name!r}.{hint}")
+        hint = suggestion(name, [*by_name, *homes_of("gradxform")])
+        raise KeyError(f"nothing is named {cut_name(name)!r}.{hint}")
     return by_name[name]
 
 
@@ -145,19 +146,19 @@ def _indented_rule(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else "" for line in text.split("\n"))
 
 
-def _catalog_defaults(part: Any) -> list[tuple[str, str | None]]:
+def _defaults(part: Any) -> list[tuple[str, str | None]]:
     """Return names with defaults as they print; None for those without a default."""
     if isinstance(part, type) and issubclass(part, Value):  # its `__init__` may take old names too
         return [
-            (f"*{f.name}", "") if f.name == part.variadic else (f.name, _catalog_default(f.default))
+            (f"*{f.name}", "") if f.name == part.variadic else (f.name, _default(f.default))
             for f in sorted(dataclasses.fields(cast(Any, part)), key=lambda f: f.kw_only is True)
         ]
     return [
-        (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _catalog_default(p.default))
+        (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _default(p.default))
         for p in inspect.signature(part).parameters.values()
     ]
 
 
-def _catalog_default(x: Any) -> str | None:
+def _default(x: Any) -> str | None:
     required = x is dataclasses.MISSING or x is inspect.Parameter.empty
     return None if required else printed(x)

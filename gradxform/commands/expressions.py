@@ -10,11 +10,12 @@ import inspect
 import math
 from typing import Any, NoReturn
 
-from gradxform.errors import did_you_mean
+from gradxform._names.guesses import argument_suggestion, suggestion
 from gradxform.leaves.masks import Mask
 from gradxform.types import SupportsTransform
 from gradxform.values import Value
 from gradxform.values.config import is_plain_function
+from gradxform.values.known_arguments import own_name
 from gradxform.values.registry import REGISTRY
 from gradxform.wrappers.hyperparams.inject import inject_hyperparams
 
@@ -52,24 +53,24 @@ def read_expression(text: str) -> Any:
     except SyntaxError as error:
         column = error.offset or 1
         raise ExpressionError(
-            f"{_short_expression(source)!r} is not an expression: {error.msg} at column {column}"
-            f"{_word_of_expression(source[column - 1 : column + 19])}."
+            f"{_short(source)!r} is not an expression: {error.msg} at column {column}"
+            f"{_word(source[column - 1 : column + 19])}."
         ) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise ExpressionError(f"the expression cannot be parsed: {error}.") from None
-    return _ExpressionReader(source).read(tree.body, 0)
+    return _Reader(source).read(tree.body, 0)
 
 
-def _word_of_expression(text: str) -> str:
+def _word(text: str) -> str:
     words = text.split()
-    return f", {_short_expression(words[0])!r}" if words else ""
+    return f", {_short(words[0])!r}" if words else ""
 
 
-def _short_expression(text: str) -> str:
+def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class _ExpressionReader:
+class _Reader:
     """Reads the nodes of one expression."""
 
     def __init__(self, source: str) -> None:
@@ -78,7 +79,7 @@ class _ExpressionReader:
     def fail(self, node: Any, message: str) -> NoReturn:
         """Raise an error that points to a node."""
         word = ast.get_source_segment(self.source, node) or ""
-        word = _short_expression(word)
+        word = _short(word)
         before = self.source.encode()[: node.col_offset].decode()
         raise ExpressionError(f"at column {len(before) + 1}, {word!r}: {message}")
 
@@ -161,7 +162,7 @@ class _ExpressionReader:
         if not name or (prefix and prefix not in PREFIXES):
             self.fail(node, "not the name of a part of gradxform.")
         if name not in REGISTRY:
-            hint = did_you_mean(name, REGISTRY) or " List all: python -m gradxform list."
+            hint = suggestion(name, REGISTRY) or " List all: python -m gradxform list."
             self.fail(node, f"nothing is registered under this name.{hint}")
         return name, REGISTRY[name]
 
@@ -199,10 +200,11 @@ class _ExpressionReader:
                 self.fail(keyword, "write the arguments instead of **.")
             if keyword.arg in kwargs:
                 self.fail(keyword, "this argument is given twice.")
-            if keyword.arg not in parameters and not takes_any:
-                hint = did_you_mean(keyword.arg, parameters)
+            own = own_name(keyword.arg, parameters)
+            if own not in parameters and not takes_any:
+                hint = argument_suggestion(own, parameters)
                 self.fail(keyword, f"{name} takes {', '.join(parameters) or 'no argument'}.{hint}")
-            kwargs[keyword.arg] = self.read(keyword.value, depth)
+            kwargs[own] = self.read(keyword.value, depth)
         try:
             inspect.signature(function).bind(*args, **kwargs)
         except TypeError as error:

@@ -49,35 +49,35 @@ def list_parts(args: argparse.Namespace, parser: Parser) -> int:
     """Print the parts of some kinds."""
     screen = None if args.json or args.markdown else rich_console()
     if screen is not None:
-        _check_kinds_of_parts(args, parser)
-        show_tables(screen, _tables_of_parts(registered_parts(*args.kinds)))
+        _check_kinds(args, parser)
+        show_tables(screen, _tables(registered_parts(*args.kinds)))
         return 0
-    print(_list_parts(args, parser), flush=True)
+    print(_list(args, parser), flush=True)
     return 0
 
 
 def show_part(args: argparse.Namespace, parser: Parser) -> int:
     """Print one part."""
-    print(_show_part(args, parser), flush=True)
+    print(_show(args, parser), flush=True)
     return 0
 
 
 # ------------------------------------------------------------------------------------------ list
 
 
-def _list_parts(args: argparse.Namespace, parser: Parser) -> str:
-    _check_kinds_of_parts(args, parser)
+def _list(args: argparse.Namespace, parser: Parser) -> str:
+    _check_kinds(args, parser)
     parts = registered_parts(*args.kinds)
     if args.json:
         fields = ("name", "kind", "summary", "reference")
         rows = [{"name": e.name, "kind": e.kind, **e.doc._asdict()} for e in parts]
         return json.dumps([{k: row[k] for k in fields} for row in rows], indent=2)
     if args.into is not None:
-        return _write_parts_into(args.into, args.kinds[0], markdown_table(parts), parser)
-    return markdown_table(parts) if args.markdown else _text_of_parts(parts)
+        return _write(args.into, args.kinds[0], markdown_table(parts), parser)
+    return markdown_table(parts) if args.markdown else _text(parts)
 
 
-def _check_kinds_of_parts(args: argparse.Namespace, parser: Parser) -> None:
+def _check_kinds(args: argparse.Namespace, parser: Parser) -> None:
     for kind in args.kinds:
         if kind not in KINDS:
             hint = did_you_mean(kind, KINDS) or f" There are {', '.join(KINDS)}."
@@ -86,7 +86,7 @@ def _check_kinds_of_parts(args: argparse.Namespace, parser: Parser) -> None:
         parser.error("--into goes with --markdown and one KIND.")
 
 
-def _tables_of_parts(parts: list[Entry]) -> Iterator[tuple[str, Table]]:
+def _tables(parts: list[Entry]) -> Iterator[tuple[str, Table]]:
     """Yield a table for each kind, with its title."""
     columns = [Column("name"), Column("what it does"), Column("reference")]
     for kind in dict.fromkeys(e.kind for e in parts):
@@ -95,7 +95,7 @@ def _tables_of_parts(parts: list[Entry]) -> Iterator[tuple[str, Table]]:
         yield f"{kind} ({len(of_kind)})", Table(columns, lines)
 
 
-def _text_of_parts(parts: list[Entry]) -> str:
+def _text(parts: list[Entry]) -> str:
     """Return one line for each part, and one for its paper."""
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     column = min(max((len(e.name) for e in parts), default=0) + 2, COLUMN)
@@ -123,7 +123,7 @@ def markdown_table(parts: list[Entry]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def _write_parts_into(path: pathlib.Path, kind: str, table: str, parser: Parser) -> str:
+def _write(path: pathlib.Path, kind: str, table: str, parser: Parser) -> str:
     begin, end = BEGIN.format(kind), END.format(kind)
     try:
         text = path.read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def _write_parts_into(path: pathlib.Path, kind: str, table: str, parser: Parser)
 # ------------------------------------------------------------------------------------------ show
 
 
-def _show_part(args: argparse.Namespace, parser: Parser) -> str:
+def _show(args: argparse.Namespace, parser: Parser) -> str:
     try:
         part = registered_part(args.name)
     except KeyError as error:

@@ -67,12 +67,12 @@ def _plotted_figure(args: argparse.Namespace, parser: Parser) -> Any:
     if any(text.lower().endswith(".csv") for text in texts):
         if len(texts) > 1:
             parser.error("draw a CSV file alone, without other expressions.")
-        _refuse_plot_options(args, parser, "a CSV file", "steps", "surface", "params")
+        _refuse_options(args, parser, "a CSV file", "steps", "surface", "params")
         keys = args.keys.split(",") if args.keys else None
         return plot.training(texts[0], keys, **look)
     values = {text: read_expression(text) for text in texts}
     if all(isinstance(x, Schedule | int | float) for x in values.values()):
-        _refuse_plot_options(args, parser, "schedules", "surface", "params", "keys")
+        _refuse_options(args, parser, "schedules", "surface", "params", "keys")
         only = next(iter(values.values())) if len(values) == 1 else values
         return plot.schedule(only, args.steps or 1000, **look)
     for text, x in values.items():
@@ -80,15 +80,15 @@ def _plotted_figure(args: argparse.Namespace, parser: Parser) -> Any:
             others = "with optimizers" if isinstance(x, Schedule) else "at all"
             parser.error(f"{text!r} cannot be drawn {others}; draw schedules or optimizers.")
     if args.params is not None:
-        _refuse_plot_options(args, parser, "--params", "surface", "steps", "keys")
+        _refuse_options(args, parser, "--params", "surface", "steps", "keys")
         if len(values) > 1:
             parser.error("--params goes with one optimizer.")
         return plot.state_memory(values[texts[0]], args.params, **look)
-    _refuse_plot_options(args, parser, "optimizers", "keys")
+    _refuse_options(args, parser, "optimizers", "keys")
     return plot.paths(values, args.surface or "valley", steps=args.steps or 100, **look)
 
 
-def _refuse_plot_options(args: argparse.Namespace, parser: Parser, what: str, *names: str) -> None:
+def _refuse_options(args: argparse.Namespace, parser: Parser, what: str, *names: str) -> None:
     """Refuse options that would not do anything."""
     for name in names:
         if getattr(args, name) is not None:

@@ -18,7 +18,7 @@ COMMANDS = {
     "show": ("parts", "the update rule, the arguments and the paper of one part"),
     "describe": ("describe", "the parts of an optimizer, and the bytes of its state"),
     "plot": ("plot", "draw schedules, optimizers or metrics"),
-    "port": ("port", "what becomes of the uses of Optax in Python files"),
+    "port": ("port.command", "what becomes of the uses of Optax in Python files"),
 }
 
 
@@ -35,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         *others, last = COMMANDS
         listed = f" There are {', '.join(others)} and {last}."
-        parser.error(f"no command {words[0]!r}.{_command_hint(words[0], list(COMMANDS)) or listed}")
+        parser.error(f"no command {words[0]!r}.{_hint(words[0], list(COMMANDS)) or listed}")
     args, unknown = parser.parse_known_args(words)
     command = commands.choices.get(args.command, parser)
     if unknown:
         word = unknown[0].split("=")[0]
         flags = re.findall(r"--[a-z][a-z-]*", command.format_help())
-        hint = _command_hint(word, list(dict.fromkeys(flags))) if word.startswith("-") else ""
+        hint = _hint(word, list(dict.fromkeys(flags))) if word.startswith("-") else ""
         parser.error(f"unknown argument {word!r}.{hint or ' See --help.'}")
     try:
         if args.command is None:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _command_hint(word: str, words: list[str]) -> str:
+def _hint(word: str, words: list[str]) -> str:
     from gradxform.errors import did_you_mean  # which needs JAX
 
     return did_you_mean(word, words)

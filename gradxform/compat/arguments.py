@@ -1,10 +1,13 @@
-"""Helpers of the factories: required arguments, the originals' checks, parts that read the step."""
+"""Helpers of the factories: their arguments, the originals' checks, parts that read the step."""
 
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import jax
+import numpy as np
 
 from gradxform.errors import must_be, shown
 from gradxform.leaves import masks
@@ -17,14 +20,14 @@ from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.sparse import sparse_semantics
 
 
-class _RequiredArgument:
+class _Required:
     """The default of a required argument that comes after an optional one."""
 
     def __repr__(self) -> str:
         return "<required>"
 
 
-REQUIRED: Any = _RequiredArgument()
+REQUIRED: Any = _Required()
 
 
 def require_arguments(factory: str, **arguments: Any) -> None:
@@ -46,6 +49,19 @@ def above_zero(factory: str, **arguments: Any) -> None:
     for name, value in arguments.items():
         if isinstance(value, int | float) and value <= 0:
             raise ValueError(f"{factory}: {name} must be greater than 0, got {value!r}.")
+
+
+def call_factory(factory: Callable[..., Any], config: dict[str, Any], where: str) -> Any:
+    """Return what a factory makes of a config.
+
+    Raises:
+      TypeError, ValueError: those of the factory, with the place.
+    """
+    try:
+        return factory(**config)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{where}: {' '.join(str(error).split())}") from None
 
 
 def descend(learning_rate: Any) -> Any:
@@ -109,11 +125,40 @@ def mask_of_names(factory: str, argument: str, names: Iterable[str] | None) -> m
 
 def piecewise(factory: str, boundaries: Any, values: Any) -> Schedule:
     """Return values[i] up to and including boundaries[i], and the last value after all of them."""
-    if len(boundaries) != len(values) - 1:
+    limits = _entries(factory, "boundaries", boundaries)
+    rates = _entries(factory, "values", values)
+    if len(limits) != len(rates) - 1:
         raise ValueError(
             f"{factory}: values must have one more element than boundaries, got "
-            f"{len(values)} values and {len(boundaries)} boundaries."
+            f"{len(rates)} values and {len(limits)} boundaries."
         )
-    # The next value starts at the first whole step after a boundary.
-    starts = [math.floor(b) + 1 for b in boundaries]
-    return join_schedules(tuple(constant_schedule(v) for v in values), tuple(starts))
+    starts: list[int] = []
+    for i, limit in enumerate(limits):
+        if not isinstance(limit, int | float | np.integer | np.floating) or type(limit) is bool:
+            raise TypeError(must_be(factory, f"boundaries[{i}]", "a number", limit))
+        # The next value starts at the first whole step after a boundary.
+        if not math.isfinite(limit) or math.floor(limit) < -1:
+            raise ValueError(must_be(factory, f"boundaries[{i}]", "finite and at least 0", limit))
+        starts.append(math.floor(limit) + 1)
+        if i and starts[i - 1] >= starts[i]:
+            raise ValueError(
+                f"{factory}: boundaries must increase by whole steps, got {shown(limits[i - 1])} "
+                f"before {shown(limit)}."
+            )
+    constants = []
+    for i, rate in enumerate(rates):
+        try:
+            constants.append(constant_schedule(rate))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(must_be(factory, f"values[{i}]", "a number", rate)) from None
+    return join_schedules(tuple(constants), tuple(starts))
+
+
+def _entries(factory: str, argument: str, entries: Any) -> list[Any]:
+    """Return the entries of a list, a tuple or a vector."""
+    if isinstance(entries, jax.Array | np.ndarray) and np.ndim(entries) == 1:
+        entries = np.asarray(entries).tolist()
+    if not isinstance(entries, list | tuple):
+        raise TypeError(must_be(factory, argument, "a list of numbers", entries))
+    return list(entries)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import is_tracer, is_tracing
 from gradxform.base import Transform, call_update, locality_of, tell_moved, transform
+from gradxform.compat.keras.schedules import LearningRateSchedule
 from gradxform.errors import name_of
 from gradxform.leaves import Path
-from gradxform.numerics import ScheduleError, value_at
+from gradxform.numerics import ScheduleError, as_number, value_at
 from gradxform.slots import zero_count
-from gradxform.types import OptState, Params, Updates
+from gradxform.types import OptState, Params
 from gradxform.values import frozen, keeping_arrays, printed, put_live, thawed
 from gradxform.values.arguments import checked_call
 from gradxform.values.called import Called, number_or_called
@@ -28,7 +29,11 @@ T = TypeVar("T")
 
 
 def takes_called_numbers(factory: Callable[P, T]) -> Callable[P, T]:
-    """Let a factory take a function without arguments for any number, and check its arguments."""
+    """Let a factory take a function without arguments for any number, and check its arguments.
+
+    The originals call a number that is a function without arguments. So does a factory, wherever
+    the function allows it: `lambda rate=0.1: rate` is 0.1. What needs the count is a schedule.
+    """
     signature = inspect.signature(factory)
 
     @functools.wraps(factory)
@@ -44,6 +49,7 @@ def with_called_numbers(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     signature: inspect.Signature,
+    of_step: Collection[str] = (),
 ) -> Any:
     """Return the optimizer of a factory, of which any number may be a function without arguments.
 
@@ -53,6 +59,7 @@ def with_called_numbers(
       args: the arguments by position.
       kwargs: the arguments by name.
       signature: the arguments of the factory, with their annotations.
+      of_step: the numbers of which the original calls a function with the step, where it can be.
     """
     try:
         arguments = signature.bind(*args, **kwargs).arguments
@@ -64,10 +71,11 @@ def with_called_numbers(
     arguments = without_aliases(annotations, arguments)
     for k, x in arguments.items():
         kinds = annotation_kinds(annotations[k])
-        or_schedule = any(map(_is_called_number_kind, kinds))
-        if float in kinds and isinstance(x := number_or_called(x, or_schedule), Called):
+        if float not in kinds or isinstance(x, LearningRateSchedule):
+            continue
+        if isinstance(x := number_or_called(x, k in of_step), Called):
             # Where a schedule may be, the factory knows what to do.
-            (called if or_schedule else numbers)[k] = x
+            (called if any(map(_is_kind, kinds)) else numbers)[k] = x
     if called and not numbers:
         args, kwargs = (), arguments | called
     if not numbers:
@@ -78,7 +86,7 @@ def with_called_numbers(
     return tx
 
 
-def _is_called_number_kind(kind: Any) -> bool:
+def _is_kind(kind: Any) -> bool:
     return typing.get_origin(kind) is Callable
 
 
@@ -129,12 +137,16 @@ class called_numbers(Transform):
         """Return the optimizer with the numbers of this moment."""
         numbers = self._numbers_of_now()
         if not any(map(is_tracer, numbers.values())) and is_hashable(self):
-            _check_called_numbers(self, tuple((k, float(x)) for k, x in numbers.items()))
+            _check(self, tuple((k, float(x)) for k, x in numbers.items()))
         return self._made(numbers)
 
     def with_plain_numbers(self) -> Any:
         """Return the optimizer that has the numbers of this moment as constants."""
-        return self._made({k: float(x) for k, x in self._numbers_of_now().items()})
+        # As the functions return them: in 32 bits, 0.9 would be 0.8999999761581421.
+        numbers = {k: called(zero_count()) for k, called in self.numbers}
+        for k, x in numbers.items():
+            as_number(self.factory, k, x)
+        return self._made({k: float(x) for k, x in numbers.items()})
 
     def check_others(self) -> None:
         """Require the other arguments to be right, with any numbers."""
@@ -147,7 +159,7 @@ class called_numbers(Transform):
             return self._made({k: jnp.asarray(0.5) for k, _ in self.numbers})
 
     def _of_now_or_any(self) -> Any:
-        return self._of_any if is_tracing() and _calls_its_numbers(self) else self.of_now()
+        return self._of_any if is_tracing() and _calls(self) else self.of_now()
 
     def inner_transforms(self) -> list[Any]:
         """Return the optimizer with some numbers, as a list."""
@@ -162,13 +174,13 @@ class called_numbers(Transform):
         """How far the optimizer looks."""
         return locality_of(self._of_any)
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
         return tell_moved(self._of_now_or_any(), state, old, new)
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the state of the optimizer."""
-        if is_tracing() and _calls_its_numbers(self) and not self._starts_with_numbers(params):
+        if is_tracing() and _calls(self) and not self._starts_with_numbers(params):
             return self._of_any.init(params)  # the same with all numbers, and not a constant
         return self.of_now().init(params)
 
@@ -186,14 +198,12 @@ class called_numbers(Transform):
         read = [x for eqn in program.eqns for x in eqn.invars] + list(program.outvars)
         return any(x is number for x in read for number in numbers)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Update the optimizer with the numbers of this moment."""
         return call_update(self.of_now(), updates, state, params, extra)
 
 
-def _calls_its_numbers(tx: called_numbers) -> bool:
+def _calls(tx: called_numbers) -> bool:
     """Whether functions are called, and do not stand as arguments of a program."""
     return any(isinstance(x, Called) for _, x in tx.numbers)
 
@@ -212,6 +222,6 @@ def check_numbers(tx: Any, live: tuple[Any, ...]) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _check_called_numbers(tx: called_numbers, numbers: tuple[tuple[str, float], ...]) -> None:
+def _check(tx: called_numbers, numbers: tuple[tuple[str, float], ...]) -> None:
     """Require numbers that the factory takes."""
     tx.factory(**dict(numbers), **{k: thawed(x) for k, x in tx.others})

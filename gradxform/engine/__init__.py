@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
-    from gradxform.engine.chunks import devices as devices
+    from gradxform.engine.calls import compiled_calls as compiled_calls
+    from gradxform.engine.chunks import devices as devices, leaf_signature as leaf_signature
     from gradxform.engine.cuts import (
         Cut as Cut,
         among_zeros as among_zeros,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from gradxform.engine.lift import (
         PerLeaf as PerLeaf,
+        check_addable as check_addable,
         check_gradient as check_gradient,
         map_rows as map_rows,
     )
@@ -79,6 +81,12 @@ if TYPE_CHECKING:
         total_over_shards as total_over_shards,
         true_on_all_shards as true_on_all_shards,
     )
-    from gradxform.engine.sums import global_norm as global_norm, sum_of_squares as sum_of_squares
+    from gradxform.engine.sums import (
+        Columns as Columns,
+        global_norm as global_norm,
+        sum_of_squares as sum_of_squares,
+        tree_sums as tree_sums,
+    )
+    from gradxform.engine.tiles import apply_stored as apply_stored, goes_by_tiles as goes_by_tiles
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -16,7 +16,16 @@ import jax.numpy as jnp
 
 from gradxform.engine.shards import held_anew
 from gradxform.errors import did_you_mean
-from gradxform.leaves import Path, dtype_of, is_hole, map_with_paths, path_str, shape_of, with_paths
+from gradxform.leaves import (
+    Path,
+    dtype_of,
+    is_hole,
+    leaves_of,
+    map_with_paths,
+    path_str,
+    shape_of,
+    with_paths,
+)
 from gradxform.types import Array, PyTree
 
 
@@ -64,7 +73,7 @@ class Cut(NamedTuple):
 UNCUT = Cut()
 
 
-class _CutPieces(NamedTuple):
+class _Pieces(NamedTuple):
     """How the leaves of the current tree are divided."""
 
     cuts: Mapping[Path, tuple[tuple[str, int], ...]]
@@ -73,7 +82,7 @@ class _CutPieces(NamedTuple):
     by_rows: bool  # whether something looks at rows, so that only first dimensions are cut
 
 
-_PIECES: contextvars.ContextVar[_CutPieces | None] = contextvars.ContextVar("pieces", default=None)
+_PIECES: contextvars.ContextVar[_Pieces | None] = contextvars.ContextVar("pieces", default=None)
 
 
 @contextlib.contextmanager
@@ -91,7 +100,7 @@ def as_pieces(
       exchange: brings matrices together; see `gradxform.distributed.matrices.exchange`.
       by_rows: whether something looks at rows, so that only first dimensions may be cut.
     """
-    token = _PIECES.set(_CutPieces(cuts, tuple(sizes.items()), exchange, by_rows))
+    token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange, by_rows))
     try:
         yield
     finally:
@@ -128,6 +137,8 @@ def cuts_of(tree: PyTree) -> list[Cut]:
     Raises:
       ValueError: if `as_pieces` was not told about a leaf.
     """
+    if _PIECES.get() is None:
+        return [UNCUT] * len(leaves_of(tree))
     return [cut_at(path) for path, leaf in with_paths(tree) if not is_hole(leaf)]
 
 

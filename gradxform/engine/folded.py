@@ -34,7 +34,9 @@ def apply_folded(
     # A TPU lays short axes out anew, in memory; it cuts tiles faster than it does that.
     if platform_of(g) == "tpu":
         return None
-    if folds is None or not g.size or any(shape_of(x) != g.shape for x in arrays):
+    if is_stored(p) or folds is None or not g.size:
+        return None
+    if any(shape_of(x) != g.shape for x in arrays):
         return None
     if any(map(jnp.ndim, scalars)) or any(reach_of(rule) != "entry" for rule in rules):
         return None
@@ -46,8 +48,8 @@ def apply_folded(
     def fold(x: Any) -> Any:
         return x.load_folded(folds) if is_stored(x) else folds.of(jnp.asarray(x))
 
-    _, of_blocks = apply(fold(g), None if p is None else fold(p), _map_folded_slots(fold, slots))
-    u, new = apply(g, p, _map_folded_slots(lambda x: x.load() if is_stored(x) else x, slots))
+    _, of_blocks = apply(fold(g), None if p is None else fold(p), _map_slots(fold, slots))
+    u, new = apply(g, p, _map_slots(lambda x: x.load() if is_stored(x) else x, slots))
     pairs = zip(arrays, itertools.chain(*of_blocks), strict=True)
     scales = iter(folds.peaks([x for old, x in pairs if is_stored(old)]))
     return u, tuple(
@@ -67,5 +69,5 @@ def _common_folds(arrays: Sequence[Any]) -> Folds | None:
     return ways.pop() if len(ways) == 1 else None
 
 
-def _map_folded_slots(f: Callable[[Any], Any], slots: Slots) -> Slots:
+def _map_slots(f: Callable[[Any], Any], slots: Slots) -> Slots:
     return tuple(tuple(map(f, group)) for group in slots)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import Tracer
 from gradxform.engine.calls import compiled_calls
-from gradxform.engine.chunks import chunked, devices, is_traced, leaf_signature
+from gradxform.engine.chunks import chunked, is_traced, leaf_signatures, places, signature
 from gradxform.engine.cuts import Cut, cuts_of, exchange_now
 from gradxform.engine.one_leaf import apply_rules
 from gradxform.engine.rounds import OnPiece, in_rounds
@@ -25,6 +25,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import Aligned, align, dtype_of, path_at
 from gradxform.leaves.row_sparse import RowSparse, is_row_sparse
 from gradxform.leaves.storage import StoredArray
+from gradxform.leaves.trees import remedy_or_leave_out
 from gradxform.types import PyTree
 from gradxform.values import take_live
 from gradxform.values.content import key_of
@@ -36,19 +37,16 @@ class PerLeaf(NamedTuple):
     values: list[Any]
 
 
-class Static:
-    """A value that is part of a leaf's signature; 1, 1.0 and True are three."""
+class Static(tuple[Any]):
+    """A value that is part of a leaf's signature, by its key: 1, 1.0 and True are three."""
 
-    __slots__ = ("key", "value")
+    value: Any
 
-    def __init__(self, value: Any):
-        self.value, self.key = value, key_of(value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    def __new__(cls, value: Any) -> "Static":
+        """Return the tuple of the key, which hashes and compares without a call."""
+        self = tuple.__new__(cls, (key_of(value),))
+        self.value = value
+        return self
 
 
 class BoundRule(NamedTuple):
@@ -81,6 +79,7 @@ def map_leaves(
     leaves: list[Any],
     treedef: Any,
     params: PyTree | None,
+    is_last: bool = False,
 ) -> tuple[PyTree, list[list[list[Any]]]]:
     """Run the rules of `parts`, in order, over every leaf.
 
@@ -90,30 +89,52 @@ def map_leaves(
       leaves: the leaves of `updates`.
       treedef: the structure around them.
       params: the parameters, or None if the caller has none.
+      is_last: whether nothing comes after the rules, so that their updates are added at once.
 
     Returns:
-      The new updates, and for every part and every slot the list of new leaves.
+      The new updates, or the new parameters if `is_last`, and for every part and every slot the
+      list of new leaves.
     """
     gs = list(leaves)
     ps: list[Any] = [None] * len(gs)
+    aligned = None
     if params is not None:
-        ps = align(parts[0].rule, updates, treedef, params, "the parameters have").leaves
-    views = _views_to_lift(parts, updates, gs, ps)
+        aligned = align(parts[0].rule, updates, treedef, params, "the parameters have")
+        ps = aligned.leaves
+    if is_last:
+        for i, (p, u) in enumerate(zip(ps, gs, strict=True)):
+            check_addable(updates, i, p, u)
+    views = _views(parts, updates, gs, ps)
     # A copy, because leaves on which a rule does not act keep its slots.
     new = [[list(slot.leaves) for slot in part.slots] for part in parts]
-    for i, (u, results) in _lift_rules(parts, updates, views):
+    for i, (u, results) in _run(parts, updates, views, is_last):
         leaf = views[i]
         gs[i] = u if leaf.rows is None else leaf.rows.with_values(u)
+        if is_last and leaf.rows is not None:
+            gs[i] = gs[i].add_to(ps[i])
         if leaf.touched is not None:
             pairs = zip(leaf.touched, results, strict=True)
             results = [[*map(TouchedRows.store, *pair)] for pair in pairs]
         for k, fresh in zip(leaf.on, results, strict=True):
             for slot, x in zip(new[k], fresh, strict=True):
                 slot[i] = x
+    if is_last and aligned is not None:
+        return aligned.rebuilt(gs), new
     return jax.tree.unflatten(treedef, gs), new
 
 
-def _views_to_lift(
+def check_addable(updates: PyTree, i: int, p: Any, u: Any) -> None:
+    """Require that a parameter takes an update, the i-th of `updates`, without losing a part."""
+    old, new = dtype_of(p), dtype_of(u)
+    for kind in (jnp.inexact, jnp.complexfloating):
+        if jnp.issubdtype(new, kind) and not jnp.issubdtype(old, kind):
+            raise TypeError(
+                f"apply_updates: the update of {path_at(updates, i)} has dtype {new}, "
+                f"which a parameter of dtype {old} cannot take."
+            )
+
+
+def _views(
     parts: Sequence[BoundRule], updates: PyTree, gs: list[Any], ps: list[Any]
 ) -> list[LeafView]:
     """Return the leaves as the rules see them.
@@ -130,12 +151,12 @@ def _views_to_lift(
         alike &= PerLeaf not in map(type, part.shared)
     leaves = zip(gs, ps, zip(*by_rule, strict=True), strict=True)
     if not alike:
-        return [_view_to_lift(parts, updates, i, *leaf) for i, leaf in enumerate(leaves)]
+        return [_view(parts, updates, i, *leaf) for i, leaf in enumerate(leaves)]
     on, none, nothing = tuple(range(len(parts))), (None,) * len(parts), ((),) * len(parts)
     return [LeafView(on, g, p, slots, nothing, none, None, None, False) for g, p, slots in leaves]
 
 
-def _view_to_lift(
+def _view(
     parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any, slots: Sequence[Any]
 ) -> LeafView:
     """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows."""
@@ -170,16 +191,20 @@ class _LiftedRules(NamedTuple):
     scalars: tuple[
         tuple[Any, ...], ...
     ]  # of each rule; None in the places of those of single leaves
+    is_last: bool  # whether updates that are dense are added to the parameters
     # By the indices of the rules that act on a leaf: those rules and their scalars, and whether
     # they are brief.
     acting: dict[tuple[int, ...], tuple[tuple[Any, ...], tuple[Any, ...]]]
     brief: dict[tuple[int, ...], bool]
 
 
-def _lift_rules(
-    parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView]
+def _run(
+    parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView], is_last: bool
 ) -> list[tuple[int, tuple[Any, Any]]]:
-    """Return for each leaf on which a rule acts its index, its update and its new slots."""
+    """Return for each leaf on which a rule acts its index, its update and its new slots.
+
+    With `is_last`, of all leaves, and the new parameter in place of a dense update.
+    """
     rules, live, scalars = [], [], []
     for part in parts:
         rules.append(part.rule if part.rule.is_static else take_live(part.rule, live))
@@ -191,17 +216,16 @@ def _lift_rules(
         on: (tuple([rules[k] for k in on]), tuple([scalars[k] for k in on]))
         for on in {leaf.on for leaf in leaves}
     }
-    run = _LiftedRules(tuple(rules), tuple(live), tuple(scalars), acting, {})
-    keys = [
-        (
-            leaf.on,
-            leaf.statics,
-            *map(leaf_signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))),
-        )
-        for leaf in leaves
+    run = _LiftedRules(tuple(rules), tuple(live), tuple(scalars), is_last, acting, {})
+    kinds: dict[Any, int] = {}  # of leaves, by what those that share a trace have in common
+    rows = [(leaf.g, leaf.p, *itertools.chain(*leaf.slots)) for leaf in leaves]
+    signed = iter(leaf_signatures(itertools.chain(*rows)))
+    kind_of = [
+        kinds.setdefault((leaf.on, leaf.statics, *itertools.islice(signed, len(row))), len(kinds))
+        for leaf, row in zip(leaves, rows, strict=True)
     ]
-    # One leaf stands for all with its key: the first, as the last to be written.
-    for i in dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).values():
+    for k in range(len(kinds)):  # the first leaf stands for all of its kind
+        i = kind_of.index(k)
         g, p = leaves[i].g, leaves[i].p
         check_gradient(rules, updates, i, g)
         if p is not None and jnp.shape(g) != jnp.shape(p):
@@ -209,22 +233,29 @@ def _lift_rules(
                 f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has shape {jnp.shape(g)}, "
                 f"the parameter has {jnp.shape(p)}."
             )
-    if exchange_now() is not None and _lift_may_need_sums(parts, leaves):
-        return _lift_on_pieces(run, updates, leaves, keys)
+    if exchange_now() is not None and _may_need_sums(parts, leaves):
+        return _run_on_pieces(run, updates, leaves, kind_of)
     results: list[tuple[int, tuple[Any, Any]]] = []
-    places = [(leaf.on, devices(leaf.g), leaf.apart) for leaf in leaves]
-    for chunk, alike in chunked(keys, places):
+    where = places([leaf.g for leaf in leaves])
+    beside = [
+        (leaf.on, place, leaf.apart, leaf.rows is not None)
+        for leaf, place in zip(leaves, where, strict=True)
+    ]
+    signatures = list(kinds)
+    given = signature((run.live, run.scalars))
+    for chunk, alike in chunked(kind_of, beside):
         group = [leaves[i] for i in chunk]
         if group[0].apart:
-            results += zip(chunk, [_lift_slice_by_slice(run, leaf) for leaf in group], strict=True)
-        elif group[0].on:
-            often = collections.Counter([keys[i] for i in chunk])
-            repeated = [often[keys[i]] > 1 for i in chunk]
-            results += zip(chunk, _lift_chunk(run, group, repeated, alike), strict=True)
+            results += zip(chunk, [_slice_by_slice(run, leaf) for leaf in group], strict=True)
+        elif group[0].on or is_last:
+            own = tuple([kind_of[i] for i in chunk])
+            key = own, given, *[signatures[k] for k in dict.fromkeys(own)]
+            repeated = [own.count(k) > 1 for k in own]
+            results += zip(chunk, _run_chunk(run, group, key, repeated, alike), strict=True)
     return results
 
 
-def _lift_may_need_sums(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
+def _may_need_sums(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
     for part in parts:
         if part.rule.sees_pieces:
@@ -236,53 +267,67 @@ def _lift_may_need_sums(parts: Sequence[BoundRule], leaves: list[LeafView]) -> b
     return False
 
 
-def _lift_on_pieces(
+def _run_on_pieces(
     run: _LiftedRules, updates: PyTree, leaves: list[LeafView], keys: list[Any]
 ) -> list[tuple[int, tuple[Any, Any]]]:
-    """Return what `_lift_rules` does, by rules that may ask for sums over whole arrays."""
+    """Return what `_run` does, by rules that may ask for sums over whole arrays."""
     often = collections.Counter(keys)
-    on = [i for i, leaf in enumerate(leaves) if leaf.on]
+    on = [i for i, leaf in enumerate(leaves) if leaf.on or run.is_last]
     cuts = cuts_of(updates)
     calls = []
     for i in on:
         leaf = leaves[i]
         rules, scalars = run.acting[leaf.on]
         arrays = run.live, leaf.g, leaf.p, leaf.slots, leaf.scalars, scalars
-        calls.append(OnPiece((rules, leaf.statics), cuts[i], arrays, often[keys[i]] > 1))
+        static = rules, leaf.statics, run.is_last and leaf.rows is None
+        calls.append(OnPiece(static, cuts[i], arrays, often[keys[i]] > 1))
     return list(zip(on, in_rounds(apply_rules, calls), strict=True))
 
 
-def _lift_chunk(
-    run: _LiftedRules, group: list[LeafView], repeated: list[bool], alike: bool
+def _run_chunk(
+    run: _LiftedRules, group: list[LeafView], key: Any, repeated: list[bool], alike: bool
 ) -> list[Any]:
-    """Return the updates and the new slots of the leaves of a chunk, by one call."""
+    """Return the updates and the new slots of the leaves of a chunk, by one call.
+
+    Args:
+      run: the rules.
+      group: the leaves.
+      key: what they share with those of another chunk that may run by the same program.
+      repeated: whether there is another leaf of the same kind, for each.
+      alike: whether another chunk has leaves of the same kinds.
+    """
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
     rules, scalars = run.acting[on]
     arrays = [(leaf.g, leaf.p, leaf.slots, leaf.scalars) for leaf in group]
     statics = tuple([leaf.statics for leaf in group])
-    arguments = statics, rules, run.live, arrays, scalars
+    adds = run.is_last and group[0].rows is None  # rows are added afterwards
+    arguments = statics, rules, adds, run.live, arrays, scalars
     # What is repeated in a chunk is traced once, as a call.
     called = tuple([_ONE.called if again else _ONE.plain for again in repeated])
-    if alike and tracing and on not in run.brief:
+    if not tracing:
+        local = [leaf.scalars for leaf in group if any(leaf.scalars)]
+        key = (*key, signature(local)) if local else key
+        return _CHUNK.run(key, called, *arguments)
+    if alike and on not in run.brief:
         run.brief[on] = _CHUNK.is_brief(len(group), called, *arguments)
-    if alike and tracing and run.brief[on]:
+    if alike and run.brief[on]:
         inlined = tuple([_ONE.inlined if again else _ONE.plain for again in repeated])
         return _CHUNK.inlined(inlined, *arguments)
     return _CHUNK.choose(alike, tracing, brief=False)(called, *arguments)
 
 
-def _lift_leaves_of_chunk(
-    ones: Any, statics: Any, rules: Any, live: Any, arrays: Any, scalars: Any
+def _run_leaves(
+    ones: Any, statics: Any, rules: Any, is_last: bool, live: Any, arrays: Any, scalars: Any
 ) -> list[Any]:
     leaves = zip(ones, statics, arrays, strict=True)
-    return [one(rules, fixed, live, *leaf, scalars) for one, fixed, leaf in leaves]
+    return [one(rules, fixed, is_last, live, *leaf, scalars) for one, fixed, leaf in leaves]
 
 
-_ONE = compiled_calls(apply_rules, static=(0, 1))
-_CHUNK = compiled_calls(_lift_leaves_of_chunk, static=(0, 1, 2))
+_ONE = compiled_calls(apply_rules, static=3)
+_CHUNK = compiled_calls(_run_leaves, static=4)
 
 
-def _lift_slice_by_slice(run: _LiftedRules, leaf: LeafView) -> tuple[Any, Any]:
+def _slice_by_slice(run: _LiftedRules, leaf: LeafView) -> tuple[Any, Any]:
     """Run rules on slices, several of which may belong to one row, each slice by itself."""
     rows: Any = leaf.rows
     g = rows.with_values(leaf.g)  # whole arrays are looked at here: padding must be zero
@@ -294,7 +339,7 @@ def _lift_slice_by_slice(run: _LiftedRules, leaf: LeafView) -> tuple[Any, Any]:
         inputs = slots if by_slice else tuple(take_rows(g, slot) for slot in slots)
         gradient = g if by_slice else g.values
         arrays = run.live, gradient, leaf.p, (inputs,), (local,), (common,)
-        u, (new,) = apply_rules((rule,), (fixed,), *arrays)
+        u, (new,) = apply_rules((rule,), (fixed,), False, *arrays)
         if not by_slice:
             new = tuple(put_rows(g, slot, x) for slot, x in zip(slots, new, strict=True))
         g = g.with_values(u)
@@ -314,8 +359,8 @@ def check_gradient(
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
             f"{name_of(rules[0])}: {what} {path_at(updates, i)} has dtype {dtype}; only "
-            "floating gradients can be transformed. Leave it out with masked(...) or "
-            "partition(...)."
+            "floating gradients can be transformed. "
+            f"{remedy_or_leave_out(updates)}"
         )
     if jnp.issubdtype(dtype, jnp.complexfloating):
         for rule in rules:
@@ -351,34 +396,38 @@ def map_rows(
         if statics is None
         else list(map(Static, statics))
     )
-    keys = [(x, *map(leaf_signature, row)) for x, *row in zip(fixed, *columns, strict=True)]
+    keys = list(zip(fixed, *map(leaf_signatures, columns), strict=True))
     if cuts is not None and exchange_now() is not None:
         often = collections.Counter(keys)
         rows = zip(keys, fixed, cuts, zip(*columns, strict=True), strict=True)
         calls = [OnPiece((one, x), cut, (row, scalars), often[k] > 1) for k, x, cut, row in rows]
-        return in_rounds(_lift_to_row, calls)
+        return in_rounds(_apply_to_row, calls)
     out: list[Any] = [None] * len(keys)
     brief = None  # unknown until two chunks are alike
-    for chunk, alike in chunked(keys, list(map(devices, columns[0])) if columns else None):
+    for chunk, alike in chunked(keys, places(columns[0]) if columns else ()):
         group = [tuple(column[i] for column in columns) for i in chunk]
         arguments = one, tuple(fixed[i] for i in chunk), group, scalars
         tracing = is_traced(group[0][0])
         if alike and tracing and brief is None:
             brief = _ROWS.is_brief(len(group), *arguments)
-        results = _ROWS.choose(alike, tracing, bool(brief))(*arguments)
+        if tracing:
+            results = _ROWS.choose(alike, tracing, bool(brief))(*arguments)
+        else:
+            key = tuple([keys[i] for i in chunk]), signature(scalars)
+            results = _ROWS.run(key, *arguments)
         for i, x in zip(chunk, results, strict=True):
             out[i] = x
     return out
 
 
-def _lift_to_rows(one: Any, statics: Any, group: Any, scalars: Any) -> list[Any]:
+def _apply_to_rows(one: Any, statics: Any, group: Any, scalars: Any) -> list[Any]:
     return [
-        _lift_to_row(one, fixed, row, scalars) for row, fixed in zip(group, statics, strict=True)
+        _apply_to_row(one, fixed, row, scalars) for row, fixed in zip(group, statics, strict=True)
     ]
 
 
-def _lift_to_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
+def _apply_to_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
     return one(*row, *scalars) if fixed is None else one(*row, *scalars, fixed.value)
 
 
-_ROWS = compiled_calls(_lift_to_rows, static=(0, 1))
+_ROWS = compiled_calls(_apply_to_rows, static=2)

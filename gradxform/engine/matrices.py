@@ -1,27 +1,34 @@
-"""Lift rules for whole matrices to an update of a tree: the matrices of equal sides are one batch.
+"""Lift rules for whole matrices to an update of a tree: matrices of equal sides share batches.
 
 A rule sees a batch `(B, m, n)`. Leaves whose matrices have the same two sides share it, and so do
 the matrices of one leaf: stacked layers, experts or heads. A tall matrix is turned, so that m <= n,
-unless the rule must know which side is which. A program then has one copy of the rule for each pair
-of sides, whatever the number of layers. Where leaves are divided over devices, an exchange gives
-each device its share of the batch, or has it keep its columns of long matrices.
+unless the rule must know which side is which. A batch is as large as a processor holds at once: a
+program has a copy of the rule for each batch, and one for all batches of a leaf. Where leaves are
+divided over devices, an exchange gives each device its share of the matrices, or has it keep its
+columns of long ones.
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import AxisType
 
-from gradxform._jax.versions import platform_of
+from gradxform._jax.versions import platform_of, settled_carry
 from gradxform.engine.calls import compiled_calls
-from gradxform.engine.chunks import devices, is_traced
-from gradxform.engine.cuts import UNCUT, Cut, exchange_now
-from gradxform.engine.renewal import as_share
+from gradxform.engine.chunks import is_traced, places, signature
+from gradxform.engine.cuts import UNCUT, Cut, columns_now, exchange_now
+from gradxform.engine.renewal import as_share, part_of_share, turn_of_share
+from gradxform.engine.slices import slice_of_axis, with_slice_of_axis
 from gradxform.errors import name_of
+from gradxform.leaves.storage import is_on_host
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
@@ -61,7 +68,8 @@ class View(NamedTuple):
 
         A matrix counts, with the sides of the whole, also where this device has a piece of it.
         """
-        whole = self.shape if self.place == "here" else self.cut.whole(self.shape)
+        here = self.cut == UNCUT or self.place == "here"
+        whole = self.shape if here else self.cut.whole(self.shape)
         count, rows, columns = self.axes.sizes(whole)
         return (count, columns, rows) if self.turned else (count, rows, columns)
 
@@ -168,9 +176,10 @@ def map_matrices(
     groups: dict[Any, list[int]] = {}
     counts: dict[Any, int] = {}  # of the matrices so far that could make a batch
     members = [*members]
-    is_apart = bool(members) and _are_leaf_matrices_apart(rule, members[0].given[0])
+    is_apart = bool(members) and _are_leaves_apart(rule, members[0].given[0])
     numbers: list[Any] = [None] * len(members)
     out: list[Any] = [None] * len(members)
+    where = places([member.given[0] for member in members])
     for i, member in enumerate(members):
         x = member.given[0]
         if not x.size:  # nothing to compute, and nothing that devices could exchange
@@ -178,7 +187,7 @@ def map_matrices(
             continue
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
         # Arrays that make one batch must have one dtype, and be on the same devices.
-        key = member.view.sides()[1:], kind, devices(member.given[0])
+        key = member.view.sides()[1:], kind, where[i]
         if is_apart:
             count, view = member.view.sides()[0], member.view
             first = counts.get(key, 0) if view.first is None else view.first
@@ -194,17 +203,22 @@ def map_matrices(
         batch = [members[i] for i in group]
         views = tuple(member.view for member in batch)
         arrays = [(member.given, member.slots) for member in batch]
-        run = _GROUP.choose(False, is_traced(batch[0].given[0]), brief=False)
-        far = any(view.place != "here" or view.cut.cuts for view in views)
+        far = any([view.cut != UNCUT for view in views])
         exchange = exchange_now() if far else None
         arguments = tuple(live), arrays, tuple(scalars), numbers[group[0]]
-        results = run(bare, views, exchange, *arguments)
+        static = bare, views, exchange
+        if is_traced(batch[0].given[0]):
+            results = _GROUP.plain(*static, *arguments)
+        elif exchange is None:
+            results = _GROUP.run(signature(arguments), *static, *arguments)
+        else:
+            results = _GROUP.called(*static, *arguments)
         for i, x in zip(group, results, strict=True):
             out[i] = x
     return out
 
 
-def _run_group_of_matrices(
+def _run_group(
     rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any, number: Any
 ) -> list[tuple[Array, tuple[Array, ...]]]:
     """Run the rule on the batch that the leaves of a group make together.
@@ -216,23 +230,21 @@ def _run_group_of_matrices(
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
         return exchange.run(
             members,
-            lambda inputs, old: run_batch(rule, inputs, old, scalars),
+            lambda inputs, old: run_parts(rule, inputs, old, scalars),
             getattr(rule, "exchange_dtype", None),
             grams_needed(rule, *views[0].sides()[1:]),
         )
     inputs = [
-        joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])
+        [view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)]
         for k in range(len(arrays[0][0]))
     ]
-    old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
-    with _numbered_matrices(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
-        u, new = run_batch(rule, inputs, old, scalars)
-    sizes = [view.sides()[0] for view in views]
-    us, news = parted(u, sizes), [parted(x, sizes) for x in new]
+    old = [[slots[k] for _, slots in arrays] for k in range(len(arrays[0][1]))]
+    with _numbered(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
+        us, news = run_parts(rule, inputs, old, scalars)
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
 
 
-def _are_leaf_matrices_apart(rule: Any, x: Array) -> bool:
+def _are_leaves_apart(rule: Any, x: Array) -> bool:
     """Whether each leaf is a batch of its own.
 
     XLA for CPUs compiles equal loops once, but each copy into a batch and out of it by itself.
@@ -245,7 +257,7 @@ def _are_leaf_matrices_apart(rule: Any, x: Array) -> bool:
     return platform_of(x) == "cpu" and math.prod(jax.typeof(x).sharding.mesh.axis_sizes) == 1
 
 
-def _numbered_matrices(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
+def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
     """Return a context that knows the numbers of matrices, where they are not 0, 1, ..."""
     if all(view.first is None for view in views):
         return contextlib.nullcontext()
@@ -267,11 +279,172 @@ def grams_needed(rule: Any, m: int, n: int) -> int | None:
     return rule.grams_needed(m, n)
 
 
+# The entries of the matrices that are computed at once: few enough that X, its Gram matrix, the
+# square of that and the next X stay near the processor. On a TPU these are 4 times 16 MiB of the
+# on-chip memory; with 16 M entries they do not stay, nor those of a hundred small matrices. On CPUs
+# these batches take 0.6 to 0.8 of the time of a whole one, and a third to two thirds of its memory.
+ON_CPU, ELSEWHERE = 1 << 18, 1 << 22
+MOST_MATRICES = 64
+
+Parts = Sequence[Sequence[Array]]  # of each array of a rule, the matrices of each part
+
+
+def run_parts(
+    rule: Any, inputs: Parts, slots: Parts, scalars: Sequence[Any]
+) -> tuple[list[Array], list[list[Array]]]:
+    """Apply a rule to matrices of equal sides in batches that a processor holds at once.
+
+    Args:
+      rule: the rule.
+      inputs: for each array that the rule gets its parts, (B, m, n) each.
+      slots: for each slot its parts.
+      scalars: what every call gets.
+
+    Returns:
+      The updates of the parts; and for each slot its new parts.
+    """
+    sizes = [x.shape[0] for x in inputs[0]]
+    most = _most_at_once(inputs[0][0])
+    if _are_in_one_loop(rule, inputs[0], most):
+        return _run_leaves_in_turns(rule, inputs, slots, scalars, most)
+    us: list[Array] = []
+    news: list[list[Array]] = [[] for _ in slots]
+    start = 0
+    for first, last in _batches(sizes, most):
+        part, count = slice(first, last), sum(sizes[first:last])
+        arrays = [joined(xs[part]) for xs in inputs], [joined(xs[part]) for xs in slots]
+        with part_of_share(start, count, sum(sizes)):
+            if count > most and _may_be_cut(arrays[0][0]):
+                u, new = _run_in_turns(rule, *arrays, scalars, most)
+            else:
+                u, new = run_batch(rule, *arrays, scalars)
+        us += parted(u, sizes[part])
+        for parts, x in zip(news, new, strict=True):
+            parts += parted(x, sizes[part])
+        start += count
+    return us, news
+
+
+def _most_at_once(x: Array) -> int:
+    if columns_now() is not None:  # the devices sum over all of them in one exchange
+        return sys.maxsize
+    entries = ON_CPU if platform_of(x) == "cpu" else ELSEWHERE
+    return min(MOST_MATRICES, max(1, entries // math.prod(x.shape[1:])))
+
+
+def _may_be_cut(batch: Array) -> bool:
+    """Whether no devices divide the matrices of a batch among them, as far as its type says.
+
+    Over those that do, a loop would send each matrix to every device.
+    """
+    sharding = jax.typeof(batch).sharding
+    kinds = zip(sharding.mesh.axis_sizes, sharding.mesh.axis_types, strict=True)
+    by_compiler = any(kind == AxisType.Auto and size > 1 for size, kind in kinds)
+    return not by_compiler and sharding.spec[0] is None
+
+
+def _batches(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of each batch, from the first up to the last: as many as fit."""
+    first = count = 0
+    for i, size in enumerate(sizes):
+        if i > first and count + size > most:
+            yield first, i
+            first, count = i, 0
+        count += size
+    yield first, len(sizes)
+
+
+def _are_in_one_loop(rule: Any, leaves: Sequence[Array], most: int) -> bool:
+    """Whether a program has one copy of a rule for several batches, and a loop over these.
+
+    The compiler for TPUs takes some 50 seconds for one with a decomposition, and as long for the
+    next one.
+    """
+    x = leaves[0]
+    return (
+        getattr(rule, "decomposes", False)
+        and len({leaf.shape for leaf in leaves}) == 1
+        and sum(leaf.shape[0] for leaf in leaves) > most
+        and len(leaves) > 1
+        and platform_of(x) == "tpu"
+        and _may_be_cut(x)
+        and not is_on_host(x)
+    )
+
+
+def _run_leaves_in_turns(
+    rule: Any, inputs: Parts, slots: Parts, scalars: Sequence[Any], most: int
+) -> tuple[list[Array], list[list[Array]]]:
+    """Apply a rule to the matrices of some leaves after those of others, in place."""
+    leaves, size = len(inputs[0]), inputs[0][0].shape[0]
+    dtype = _wide_dtype([xs[0] for xs in inputs])
+    is_in_place = inputs[0][0].dtype == dtype  # as in `_run_in_turns`
+    each = max(k for k in range(1, leaves + 1) if leaves % k == 0 and (k == 1 or k * size <= most))
+    turns, count = leaves // each, each * size
+    groups = [slice(i * each, (i + 1) * each) for i in range(turns)]
+
+    def turn(i: Any, now: Any) -> Any:
+        us, old = now
+
+        def cut(parts: Sequence[Array]) -> Array:
+            return lax.switch(i, [lambda xs, g=g: joined(xs[g]) for g in groups], [*parts])
+
+        def put(parts: Sequence[Array], new: Array) -> list[Array]:
+            def into(group: slice) -> Any:
+                return lambda xs, new: [
+                    *xs[: group.start],
+                    *parted(new, [size] * each),
+                    *xs[group.stop :],
+                ]
+
+            return lax.switch(i, [into(group) for group in groups], [*parts], new)
+
+        given = [cut(us if is_in_place else inputs[0]), *map(cut, inputs[1:])]
+        with turn_of_share(i, turns, count, leaves * size):
+            run = functools.partial(_run_in_turns, most=most) if count > most else run_batch
+            u, new = run(rule, given, [*map(cut, old)], scalars)
+        return put(us, u), [*map(put, old, new)]
+
+    now = [cast(x, dtype) for x in inputs[0]], [[*parts] for parts in slots]
+    start = settled_carry(lambda now: turn(0, now), now, inputs)
+    return lax.fori_loop(0, turns, turn, start)
+
+
+def _run_in_turns(
+    rule: Any, inputs: Sequence[Array], slots: Sequence[Array], scalars: Sequence[Any], most: int
+) -> tuple[Array, list[Array]]:
+    """Apply a rule to some matrices of a batch after the others, in place."""
+    count = inputs[0].shape[0]
+    even = [n for n in range(-(-most // 2), most + 1) if count % n == 0]
+    each = even[-1] if even else most
+    turns, rest = divmod(count, each)
+    dtype = _wide_dtype(inputs)
+    is_in_place = inputs[0].dtype == dtype  # the update takes the place of what the rule gets first
+
+    def turn(start: Any, size: int, share: Any, now: Any) -> Any:
+        u, old = now
+        cut = lambda x: slice_of_axis(x, start, size, 0)  # noqa: E731
+        given = [u if is_in_place else inputs[0], *inputs[1:]]
+        with share:
+            new_u, new = run_batch(rule, [*map(cut, given)], [*map(cut, old)], scalars)
+        put = lambda x, y: with_slice_of_axis(x, y, start, 0)  # noqa: E731
+        return put(u, new_u), [*map(put, old, new)]
+
+    def one(i: Any, now: Any) -> Any:
+        return turn(i * each, each, turn_of_share(i, turns, each, count), now)
+
+    now = cast(inputs[0], dtype), [*slots]
+    now = lax.fori_loop(0, turns, one, settled_carry(lambda now: one(0, now), now, inputs))
+    if rest:
+        now = turn(count - rest, rest, part_of_share(count - rest, rest, count), now)
+    return now
+
+
 def run_batch(
     rule: Any, inputs: Sequence[Array], slots: Sequence[Array], scalars: Sequence[Any]
 ) -> tuple[Array, list[Array]]:
     """Apply a rule to a batch in float32 or wider; return the update, and the slots as narrow."""
-    dtype = at_least_float32(promote(*(x.dtype for x in inputs)))
+    dtype = _wide_dtype(inputs)
     narrow = getattr(rule, "exchange_dtype", None)
     wide = [cast(rounded(x, narrow), dtype) for x in inputs]
     others = [None if x is None else widened(x, dtype) for x in (*slots, *scalars)]
@@ -285,6 +458,10 @@ def run_batch(
         )
     u = cast(rounded(u, narrow), dtype)
     return u, list(map(cast_slot, new, slots))
+
+
+def _wide_dtype(inputs: Sequence[Array]) -> Any:
+    return at_least_float32(promote(*(x.dtype for x in inputs)))
 
 
 def rounded(x: Array, narrow: Any) -> Array:
@@ -316,4 +493,4 @@ def parted(x: Array, sizes: Sequence[int]) -> list[Array]:
     return jnp.split(x, ends)
 
 
-_GROUP = compiled_calls(_run_group_of_matrices, static=(0, 1, 2))
+_GROUP = compiled_calls(_run_group, static=3)

@@ -13,12 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.engine.folded import apply_folded
+from gradxform.engine.rows import reach_of
 from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.leaves.storage import are_arrays_here
-from gradxform.numerics import at_least_float32, cast, promote, real_dtype
+from gradxform.leaves.states import slot_fields
+from gradxform.leaves.storage import are_arrays_here, as_seen
+from gradxform.numerics import at_least_float32, cast, promote, real_dtype, sum_as_first
 from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
 from gradxform.values import put_live
@@ -27,6 +29,7 @@ from gradxform.values import put_live
 def apply_rules(
     rules: Sequence[Any],
     statics: Sequence[Any],
+    is_last: bool,
     live: Sequence[Any],
     g: Any,
     p: Any,
@@ -36,10 +39,22 @@ def apply_rules(
 ) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
     """Apply rules to one leaf, whose slots a state may store in another form or memory.
 
-    The arguments are those of `apply_to_arrays`.
+    The arguments are those of `apply_to_arrays`. If `is_last`, nothing comes after the rules, and
+    the new parameter is returned in place of the update.
     """
-    if are_arrays_here(itertools.chain(*slots)):
-        return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
+    if are_arrays_here(itertools.chain((p,), *slots)):
+        u, new = apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
+        return (sum_as_first(p, u) if is_last else u), new
+    parts = _parts_by_reach(rules, g, p)
+    if len(parts) > 1:
+        u, all_new = g, []
+        for part in parts:
+            is_end = is_last and part is parts[-1]
+            seen = p if is_end else as_seen(p)
+            given = live, u, seen, slots[part], local[part], shared[part]
+            u, new = apply_rules(rules[part], statics[part], is_end, *given)
+            all_new += new
+        return u, tuple(all_new)
 
     def apply(g: Any, p: Any, slots: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
@@ -47,7 +62,24 @@ def apply_rules(
     scalars = [x for group in (*local, *shared) for x in group if x is not None]
     arguments = apply, rules, scalars, g, p, slots
     result = apply_folded(*arguments)
-    return apply_stored(*arguments) if result is None else result
+    if result is None:
+        return apply_stored(*arguments, is_last)
+    u, new = result
+    return (sum_as_first(p, u) if is_last else u), new
+
+
+def _parts_by_reach(rules: Sequence[Any], g: Any, p: Any) -> list[slice]:
+    """Return the rules in parts: those that look at the whole leaf go through it apart.
+
+    The others go by tiles. What goes from one part to the next is as wide as what rules see, so
+    that nothing is rounded; a narrower gradient goes through all of them at once.
+    """
+    is_wide = dtype_of(g) == at_least_float32(promote(dtype_of(g), dtype_of(g if p is None else p)))
+    if isinstance(g, RowSparse) or not is_wide:
+        return [slice(None)]
+    alike = itertools.groupby(range(len(rules)), lambda k: reach_of(rules[k]) in ("entry", "row"))
+    ends = list(itertools.accumulate(len(list(some)) for _, some in alike))
+    return list(itertools.starmap(slice, zip([0, *ends], ends, strict=False)))
 
 
 def apply_to_arrays(
@@ -99,23 +131,33 @@ def apply_to_arrays(
         # Real numbers meet complex ones, also where JAX is told to be strict.
         mixing = jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
         with mixing:
-            result = rule_now(gradient, *map(up, old), wide_p, *last)
+            result = rule_now(gradient, *_with_unused(rule, [*map(up, old)]), wide_p, *last)
         u, *new = result if isinstance(result, tuple) else (result,)
         if not hasattr(u, "dtype"):
             raise TypeError(
                 f"{name_of(rule)}: rule must return the update and then its slots, got "
                 f"{shown(result)}."
             )
+        if rule.unused_slots:
+            new = [x for x in new if x is not None]
         g_values = g if slices is None else g.values
         if [*map(jnp.shape, (u, *new))] != [*map(jnp.shape, (g_values, *old))]:
-            raise _wrong_result_of_leaf(rule, g_values, u, old, new)
+            raise _wrong_result(rule, g_values, u, old, new)
         out.append(tuple(map(cast_slot, new, old)))
         if u.dtype != dtype or getattr(u, "weak_type", False):
             u = cast(u, dtype)
     return cast(u, g_dtype), tuple(out)
 
 
-def _wrong_result_of_leaf(
+def _with_unused(rule: Any, slots: list[Any]) -> list[Any]:
+    """Return the slots with None in the places of those that the rule does without."""
+    if not rule.unused_slots:
+        return slots
+    used = iter(slots)
+    return [None if k in rule.unused_slots else next(used) for k in slot_fields(rule.State)]
+
+
+def _wrong_result(
     rule: Any, g: Any, u: Array, old: Sequence[Array], new: Sequence[Array]
 ) -> ValueError:
     """Return the error of a rule whose update or slots have other shapes than before it."""

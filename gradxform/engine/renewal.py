@@ -13,16 +13,14 @@ from gradxform.numerics import cast
 from gradxform.types import Array
 
 
-class _ShareOfRenewal(NamedTuple):
+class _Share(NamedTuple):
     """Which matrices of all devices this device has."""
 
     numbers: Any  # (devices, B); those of every device, an array of NumPy unless both are 1
     device: Any  # the number of this device
 
 
-_SHARE: contextvars.ContextVar[_ShareOfRenewal | None] = contextvars.ContextVar(
-    "share", default=None
-)
+_SHARE: contextvars.ContextVar[_Share | None] = contextvars.ContextVar("share", default=None)
 
 
 @contextlib.contextmanager
@@ -34,11 +32,35 @@ def as_share(numbers: Any, device: Any) -> Iterator[None]:
         batch where nothing is divided. That of one matrix on one device may be traced.
       device: the number of this device, an integer scalar.
     """
-    token = _SHARE.set(_ShareOfRenewal(numbers, device))
+    token = _SHARE.set(_Share(numbers, device))
     try:
         yield
     finally:
         _SHARE.reset(token)
+
+
+def part_of_share(start: int, size: int, count: int) -> contextlib.AbstractContextManager[None]:
+    """Return a context for `size` of the `count` matrices of a batch, from `start` on."""
+    if size == count:
+        return contextlib.nullcontext()
+    share = _share_of(count)
+    return as_share(share.numbers[:, start : start + size], share.device)
+
+
+def turn_of_share(
+    i: Any, turns: int, size: int, count: int
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context for the turn `i`, which may be traced, of a loop over `count` matrices.
+
+    Each of the turns has a batch of `size`.
+    """
+    share = _share_of(count)
+    numbers = share.numbers[:, : turns * size].reshape(-1, size)
+    return as_share(numbers, share.device * turns + i)
+
+
+def _share_of(count: int) -> _Share:
+    return _SHARE.get() or _Share(np.arange(count)[None], 0)
 
 
 def matrix_numbers(count: int) -> Array:
@@ -49,10 +71,10 @@ def matrix_numbers(count: int) -> Array:
     share = _SHARE.get()
     if share is None:
         return jnp.arange(count, dtype=jnp.int32)
-    return jnp.asarray(_renewal_numbers_of_blocks(share, count), jnp.int32)[share.device]
+    return jnp.asarray(_numbers_of_blocks(share, count), jnp.int32)[share.device]
 
 
-def _renewal_numbers_of_blocks(share: _ShareOfRenewal, count: int) -> Any:
+def _numbers_of_blocks(share: _Share, count: int) -> Any:
     """Return the numbers of every device's matrices, or of `count` blocks of them."""
     blocks = count // max(1, share.numbers.shape[1])
     if blocks == 1:
@@ -91,7 +113,7 @@ def renewed(
         return tuple(
             lax.cond(is_due, lambda: _renewed_as_kept(old, renew(*given, *old)), lambda: [*old])
         )
-    due = _due_renewals(old[0].shape[0], count, every)
+    due = _due(old[0].shape[0], count, every)
 
     def those(places: Array) -> list[Array]:
         # Past the end the last matrix stands in, and what becomes of it is dropped.
@@ -121,7 +143,7 @@ def _renewed_as_kept(kept: Sequence[Array], new: Sequence[Array]) -> list[Array]
     return [cast(x, old.dtype) for x, old in zip(new, kept, strict=True)]
 
 
-class _DueRenewals(NamedTuple):
+class _Due(NamedTuple):
     """The matrices that are due at a step."""
 
     places: Array  # as many as are due at any step; some are past the end
@@ -129,15 +151,15 @@ class _DueRenewals(NamedTuple):
     more: Array  # whether more are due at this one
 
 
-def _due_renewals(size: int, count: Array, every: int) -> _DueRenewals:
+def _due(size: int, count: Array, every: int) -> _Due:
     """Return the matrices that are due, by their places in the batch, in order."""
     share, phase = _SHARE.get(), jnp.mod(count, every)
     if share is None:
         places = phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
-        return _DueRenewals(places, size // every, phase < size % every)
+        return _Due(places, size // every, phase < size % every)
     # One program serves all devices and steps: room for the most that are due anywhere.
-    phases = np.mod(_renewal_numbers_of_blocks(share, size), every)
+    phases = np.mod(_numbers_of_blocks(share, size), every)
     most = [int(np.sum(phases == k, axis=1).max()) for k in range(every)]
     is_due = jnp.mod(matrix_numbers(size), every) == phase
     places = jnp.nonzero(is_due, size=max(most), fill_value=size)[0]
-    return _DueRenewals(places, min(most), jnp.asarray(most, jnp.int32)[phase] > min(most))
+    return _Due(places, min(most), jnp.asarray(most, jnp.int32)[phase] > min(most))

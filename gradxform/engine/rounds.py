@@ -34,17 +34,17 @@ class _KindOfTotal(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-class _LeafInRound(NamedTuple):
+class _Leaf(NamedTuple):
     """The leaf that is computed now."""
 
     cut: Cut
     totals: list[Any]  # of its first calls, in order; each call takes one
 
 
-_LEAF: contextvars.ContextVar[_LeafInRound | None] = contextvars.ContextVar("leaf", default=None)
+_LEAF: contextvars.ContextVar[_Leaf | None] = contextvars.ContextVar("leaf", default=None)
 
 
-class _WaitForRound(Exception):
+class _Wait(Exception):
     """Raised where a leaf cannot go on without the other devices; always caught."""
 
     def __init__(self, parts: list[Array], kinds: list[_KindOfTotal]):
@@ -52,7 +52,7 @@ class _WaitForRound(Exception):
         self.parts, self.kinds = parts, kinds
 
 
-class _LeafWaitingForRound:
+class _LeafWaiting:
     """The partial results that a leaf waits for, as a tree, which compiled calls can return."""
 
     def __init__(self, parts: Sequence[Array], kinds: tuple[_KindOfTotal, ...]):
@@ -60,9 +60,9 @@ class _LeafWaitingForRound:
 
 
 jax.tree_util.register_pytree_node(
-    _LeafWaitingForRound,
+    _LeafWaiting,
     lambda x: (tuple(x.parts), x.kinds),
-    lambda kinds, parts: _LeafWaitingForRound(parts, kinds),
+    lambda kinds, parts: _LeafWaiting(parts, kinds),
 )
 
 
@@ -124,7 +124,7 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
         for x, names in parts
         if names
     ]
-    raise _WaitForRound([x for x, _ in waiting], [kind for _, kind in waiting])
+    raise _Wait([x for x, _ in waiting], [kind for _, kind in waiting])
 
 
 def _totals_over_pieces(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:
@@ -144,18 +144,18 @@ def _axes_cutting_sum(x: Array, axes: Any) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------- for the lift
 
 
-def _attempt_round(function: Any, static: Any, cut: Cut, arrays: Any, totals: Any) -> Any:
+def _attempt(function: Any, static: Any, cut: Cut, arrays: Any, totals: Any) -> Any:
     """Return the result of a leaf, or what it waits for."""
-    token = _LEAF.set(_LeafInRound(cut, list(totals)))
+    token = _LEAF.set(_Leaf(cut, list(totals)))
     try:
         return function(*static, *arrays)
-    except _WaitForRound as wait:
-        return _LeafWaitingForRound(wait.parts, tuple(wait.kinds))
+    except _Wait as wait:
+        return _LeafWaiting(wait.parts, tuple(wait.kinds))
     finally:
         _LEAF.reset(token)
 
 
-_ATTEMPT = compiled_calls(_attempt_round, static=(0, 1, 2))
+_ATTEMPT = compiled_calls(_attempt, static=3)
 
 
 class OnPiece(NamedTuple):
@@ -186,17 +186,13 @@ def in_rounds(function: Callable[..., Any], leaves: Sequence[OnPiece]) -> list[A
             if one.again or not is_traced(jax.tree.leaves(one.arrays)[0]):
                 call = _ATTEMPT.called
             out[i] = call(function, one.static, one.cut, one.arrays, tuple(totals[i]))
-        waiting = [i for i in waiting if isinstance(out[i], _LeafWaitingForRound)]
-        for i, total in zip(
-            waiting, _totals_of_round(exchange, [out[i] for i in waiting]), strict=True
-        ):
+        waiting = [i for i in waiting if isinstance(out[i], _LeafWaiting)]
+        for i, total in zip(waiting, _totals(exchange, [out[i] for i in waiting]), strict=True):
             totals[i].append(total)
     return out
 
 
-def _totals_of_round(
-    exchange: Any, waiting: Sequence[_LeafWaitingForRound]
-) -> list[tuple[Array, ...]]:
+def _totals(exchange: Any, waiting: Sequence[_LeafWaiting]) -> list[tuple[Array, ...]]:
     """Return the totals of all that leaves wait for, by one collective for each kind."""
     kinds: dict[Any, list[tuple[int, int]]] = {}
     for i, one in enumerate(waiting):

@@ -106,16 +106,16 @@ def check_stored(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
 def take_rows(g: RowSparse, array: Any) -> Array:
     """Return the rows of `array`, as one compiled call where nothing is traced."""
     array = fetched(array)
-    return (RowSparse.take if _are_rows_traced(g, array) else _take_rows_compiled)(g, array)
+    return (RowSparse.take if _are_traced(g, array) else _take_rows_compiled)(g, array)
 
 
 def put_rows(g: RowSparse, array: Any, rows: Array) -> Array:
     """Return `array` with the rows replaced, as one compiled call where nothing is traced."""
-    put = RowSparse.put if _are_rows_traced(g, array) else _put_rows_compiled
+    put = RowSparse.put if _are_traced(g, array) else _put_rows_compiled
     return returned(put(g, fetched(array), rows), array)
 
 
-def _are_rows_traced(g: RowSparse, array: Any) -> bool:
+def _are_traced(g: RowSparse, array: Any) -> bool:
     return is_tracer(array) or is_tracer(g.values)
 
 

@@ -24,7 +24,8 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.leaves.row_sparse import coalesced, is_row_sparse
-from gradxform.leaves.states import check_state, slot_fields, state_kind
+from gradxform.leaves.states import check_state, slot_fields, state_kind, used_slots
+from gradxform.leaves.storage import are_arrays_here, as_kept, as_seen, has_stored, is_stored
 from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of, put_live, take_live
@@ -33,7 +34,7 @@ from gradxform.values.extra_args import accepted_by, routed_extra
 from gradxform.values.memory import Memory
 
 
-def _wrong_slot_in_run(
+def _wrong_slot(
     rules: Sequence[Any], states: Sequence[OptState], updates: PyTree, params: PyTree | None
 ) -> str | None:
     """Return a message naming the first slot whose shape `init` would not produce, or None."""
@@ -41,8 +42,8 @@ def _wrong_slot_in_run(
     for rule, state in zip(rules, states, strict=True):
         wanted = jax.eval_shape(rule.init, like_params(updates if params is None else params))
         for k in slot_fields(type(wanted)):
-            had = dict(with_paths(getattr(state, k)))
-            for path, leaf in with_paths(getattr(wanted, k)):
+            had = dict(with_paths(getattr(state, k), is_stored))
+            for path, leaf in with_paths(getattr(wanted, k), is_stored):
                 old = had.get(path)
                 if old is None or is_hole(leaf) or is_hole(old):
                     continue
@@ -60,18 +61,18 @@ def _field_with_schedule(rule: Any, error: ScheduleError) -> str:
     return next((f"{k}: " for k, v in fields_of(rule).items() if v is error.schedule), "")
 
 
-def _with_live_scalars_of_run(rule: Any) -> Any:
+def _with_live_scalars(rule: Any) -> Any:
     """Return the rule with its live numbers as wide as the other scalars of the step."""
     numbers: list[Any] = []
     bare = take_live(rule, numbers)
-    return put_live(bare, tuple(map(_as_scalar_of_run, numbers))) if numbers else rule
+    return put_live(bare, tuple(map(_as_scalar, numbers))) if numbers else rule
 
 
-def _as_scalar_of_run(x: Any) -> Any:
+def _as_scalar(x: Any) -> Any:
     return cast(x, scalar_dtype()) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def _map_scalars_of_run(
+def _map_scalars(
     f: Callable[..., Any], slots: Sequence[str], state: OptState, *others: OptState
 ) -> OptState:
     """Map `f` over the scalars of a rule's state: its fields that are arrays and not slots."""
@@ -83,7 +84,7 @@ def _map_scalars_of_run(
     return state._replace(**{k: f(*(getattr(x, k) for x in (state, *others))) for k in scalars})
 
 
-class _StepOfRun(NamedTuple):
+class _Step(NamedTuple):
     """The arguments that the rules of a run share."""
 
     updates: Updates
@@ -94,7 +95,7 @@ class _StepOfRun(NamedTuple):
     is_wide: bool  # whether there may be scalars of 64 bits
 
 
-class _RuleReadyToRun(NamedTuple):
+class _RuleReady(NamedTuple):
     """A rule with all that it needs to meet the leaves."""
 
     part: lift.BoundRule
@@ -108,24 +109,32 @@ def run_rules(
     states: Sequence[OptState],
     params: Params | None,
     extra: dict[str, Any],
-) -> tuple[Updates, list[OptState]]:
-    """Run neighbouring rules over a tree, together; only the first may look at all updates."""
+    is_last: bool = False,
+) -> tuple[PyTree, list[OptState]]:
+    """Run neighbouring rules over a tree, together; only the first may look at all updates.
+
+    If `is_last`, nothing comes after them, and the parameters after the updates are returned in
+    place of these.
+    """
+    if is_last:
+        require_params(rules[0], params)
     leaves, treedef = flatten_updates(updates)
     is_sparse = any(map(is_row_sparse, leaves))
     if is_sparse:
         leaves = [coalesced(g) for g in leaves]
         updates = jax.tree.unflatten(treedef, leaves)
-    step = _StepOfRun(updates, treedef, params, extra, is_sparse, has_64_bits())
-    ready = [
-        _rule_ready_to_run(rule, state, step) for rule, state in zip(rules, states, strict=True)
-    ]
+    seen = params
+    if is_last and has_stored(params):
+        seen = jax.tree.map(as_seen, params, is_leaf=is_stored)
+    step = _Step(updates, treedef, seen, extra, is_sparse, has_64_bits())
+    ready = [_rule_ready(rule, state, step) for rule, state in zip(rules, states, strict=True)]
     try:
         new_updates, new_slots = lift.map_leaves(
-            [part for part, _, _ in ready], updates, leaves, treedef, params
+            [part for part, _, _ in ready], updates, leaves, treedef, params, is_last
         )
     except (TypeError, ValueError):
         # To compare every slot's shape costs a trace of `init`: only an error makes it worthwhile.
-        reason = _wrong_slot_in_run(rules, states, updates, params)
+        reason = _wrong_slot(rules, states, updates, params)
         if reason is None:
             raise
         raise ValueError(reason) from None
@@ -136,7 +145,7 @@ def run_rules(
     return new_updates, new_states
 
 
-def _rule_ready_to_run(rule: Any, state: OptState, step: _StepOfRun) -> _RuleReadyToRun:
+def _rule_ready(rule: Any, state: OptState, step: _Step) -> _RuleReady:
     """Check a rule's state, and have the rule prepare the scalars of the step."""
     updates, treedef, params = step.updates, step.treedef, step.params
     if rule.needs_params and params is None:
@@ -148,22 +157,24 @@ def _rule_ready_to_run(rule: Any, state: OptState, step: _StepOfRun) -> _RuleRea
     if type(state) is not kind:
         state = check_state(rule, state, kind)
     names = slot_fields(kind)
+    if rule.unused_slots or getattr(kind, "_field_defaults", None):
+        names = used_slots(rule, state, names)
     mask = rule.active and rule.active(like)
     if mask is not None:
         mask = align(rule, updates, treedef, mask, "the mask has").leaves
     if step.is_sparse:
         rows.check_rule(rule, updates, mask, bool(names))
     if not rule.is_static:
-        rule = _with_live_scalars_of_run(rule)
+        rule = _with_live_scalars(rule)
     old = state
     if step.is_wide:
-        state = _map_scalars_of_run(_as_scalar_of_run, names, state)
+        state = _map_scalars(_as_scalar, names, state)
     accepts = accepted_by(type(rule), "prepare")
     extra = routed_extra(rule, accepts, step.extra) if step.extra or accepts.needed else {}
+    tree = rule.locality == "tree"
+    seen = _state_seen(state, names) if tree else state
     try:
-        prepared = rule.prepare(
-            updates if rule.locality == "tree" else None, state, params, **extra
-        )
+        prepared = rule.prepare(updates if tree else None, seen, params, **extra)
     except ScheduleError as error:
         raise TypeError(f"{name_of(rule)}: {_field_with_schedule(rule, error)}{error}") from None
     first = prepared[0] if isinstance(prepared, tuple) and prepared else None
@@ -172,19 +183,43 @@ def _rule_ready_to_run(rule: Any, state: OptState, step: _StepOfRun) -> _RuleRea
             f"{name_of(rule)}: prepare must return (state, *scalars), with the new state first; "
             f"got {shown(prepared)}."
         )
-    state, *scalars = prepared
+    new, *scalars = prepared
+    state = new if seen is state else _state_kept(new, seen, state, names)
     if step.is_wide:  # no leaf of a state ever changes its dtype
-        state = _map_scalars_of_run(lambda new, old: cast(new, old.dtype), names, state, old)
+        state = _map_scalars(lambda new, old: cast(new, old.dtype), names, state, old)
     slots = [
         align(rule, updates, treedef, getattr(state, k), f"the state's {k} has") for k in names
     ]
-    statics = None if rule.statics is None else _statics_of_run(rule, updates)
-    return _RuleReadyToRun(
+    statics = None if rule.statics is None else _statics(rule, updates)
+    return _RuleReady(
         lift.BoundRule(rule, tuple(slots), tuple(scalars), mask, statics), state, names
     )
 
 
-def _statics_of_run(rule: Any, updates: PyTree) -> list[lift.Static]:
+def _state_seen(state: OptState, names: Sequence[str]) -> OptState:
+    """Return the state as `prepare` of a rule for trees sees it, which may read the slots."""
+    slots = {k: getattr(state, k) for k in names}
+    leaves = jax.tree.leaves(slots, is_leaf=is_stored)
+    if are_arrays_here(leaves):
+        return state
+    return state._replace(**jax.tree.map(as_seen, slots, is_leaf=is_stored))
+
+
+def _state_kept(new: OptState, seen: OptState, old: OptState, names: Sequence[str]) -> OptState:
+    """Return what `prepare` returned, its slots in the form of the old ones."""
+
+    def kept(k: str) -> PyTree:
+        leaves, treedef = jax.tree.flatten(getattr(old, k), is_leaf=is_stored)
+        pairs = zip(
+            jax.tree.leaves(getattr(seen, k)), jax.tree.leaves(getattr(new, k)), strict=True
+        )
+        each = zip(leaves, pairs, strict=True)
+        return treedef.unflatten([x if a is b else as_kept(b, x) for x, (a, b) in each])
+
+    return new._replace(**{k: kept(k) for k in names})
+
+
+def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:
     """Return what a rule must know of each leaf before it runs."""
     values = rule.statics(updates)
     # A rule that remembers them for a structure returns the same list again. The entry keeps the

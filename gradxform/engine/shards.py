@@ -19,7 +19,7 @@ from gradxform.leaves import Path, flatten_updates, is_hole, path_str, with_path
 from gradxform.types import Array, PyTree
 
 
-class _HeldShards(NamedTuple):
+class _Held(NamedTuple):
     """How the leaves of the current tree are divided."""
 
     axes: Mapping[Path, tuple[str, ...]]  # of each leaf: the mesh axes that divide it
@@ -27,7 +27,7 @@ class _HeldShards(NamedTuple):
     psum: Callable[[Array, tuple[str, ...]], Array]
 
 
-_HELD: contextvars.ContextVar[_HeldShards | None] = contextvars.ContextVar("held", default=None)
+_HELD: contextvars.ContextVar[_Held | None] = contextvars.ContextVar("held", default=None)
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def as_shards(
       every: all axes along which some leaf is divided.
       psum: the sum of a scalar over mesh axes.
     """
-    token = _HELD.set(_HeldShards(axes, every, psum))
+    token = _HELD.set(_Held(axes, every, psum))
     try:
         yield
     finally:
@@ -74,11 +74,11 @@ def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     for path, leaf in with_paths(tree):
         if is_hole(leaf):
             continue
-        by_axes.setdefault(_axes_of_shard(path, now), []).append(leaf)
+        by_axes.setdefault(_axes(path, now), []).append(leaf)
     return list(by_axes.items())
 
 
-def _axes_of_shard(path: Path, now: _HeldShards) -> tuple[str, ...]:
+def _axes(path: Path, now: _Held) -> tuple[str, ...]:
     if path not in now.axes:
         raise ValueError(
             f"a sum over shards: leaf {path_str(path)} is not one of the "
@@ -100,7 +100,7 @@ def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
         return dict(sums)
     together: dict[tuple[str, ...], list[Path]] = {}
     for path in sums:
-        together.setdefault(_axes_of_shard(path, now), []).append(path)
+        together.setdefault(_axes(path, now), []).append(path)
     totals = dict(sums)
     for axes, paths in together.items():
         if axes:  # one collective for all leaves that are divided alike
@@ -120,7 +120,7 @@ def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Arr
     paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
     together: dict[tuple[str, ...], list[Sequence[Array]]] = {}
     for path, leaf_sums in zip(paths, sums, strict=True):
-        together.setdefault(() if now is None else _axes_of_shard(path, now), []).append(leaf_sums)
+        together.setdefault(() if now is None else _axes(path, now), []).append(leaf_sums)
     totals = []
     for axes, group in together.items():
         subtotals = [functools.reduce(lax.add, each) for each in zip(*group, strict=True)]

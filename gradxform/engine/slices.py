@@ -25,7 +25,7 @@ def slice_of_axis(x: Array, start: Any, count: int, axis: int) -> Array:
 
     @one.def_vmap
     def batched(size: int, in_batched: Any, x: Array, start: Any) -> tuple[Array, bool]:
-        _check_place_of_slice(in_batched[-1])
+        _check_place(in_batched[-1])
         return slice_of_axis(x, start, count, axis + 1), True
 
     return one(x, start)
@@ -42,19 +42,19 @@ def with_slice_of_axis(x: Array, new: Array, start: Any, axis: int) -> Array:
 
     @one.def_vmap
     def batched(size: int, in_batched: Any, x: Array, new: Array, start: Any) -> Any:
-        _check_place_of_slice(in_batched[-1])
+        _check_place(in_batched[-1])
         pairs = zip((x, new), in_batched, strict=False)
-        x, new = (a if is_batched else _repeated_for_slices(a, size) for a, is_batched in pairs)
+        x, new = (a if is_batched else _repeated(a, size) for a, is_batched in pairs)
         return with_slice_of_axis(x, new, start, axis + 1), True
 
     return one(x, new, start)
 
 
-def _repeated_for_slices(x: Array, size: int) -> Array:
+def _repeated(x: Array, size: int) -> Array:
     """Return an array as a batch of equal ones."""
     return jnp.broadcast_to(x, (size, *x.shape))
 
 
-def _check_place_of_slice(is_batched: bool) -> None:
+def _check_place(is_batched: bool) -> None:
     if is_batched:
         raise TypeError("a slice of an array in the memory of the host is at one place for all")

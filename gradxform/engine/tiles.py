@@ -18,7 +18,17 @@ from gradxform._jax.versions import platform_of, settled_carry, zeros_of
 from gradxform.engine.rounds import array_sums, cut_here
 from gradxform.engine.rows import reach_of
 from gradxform.engine.slices import slice_of_axis, with_slice_of_axis
-from gradxform.leaves.storage import Mean, StoredArray, fetched, is_stored, returned
+from gradxform.leaves import dtype_of
+from gradxform.leaves.storage import (
+    Mean,
+    NarrowParam,
+    StoredArray,
+    fetched,
+    is_away,
+    is_stored,
+    returned,
+)
+from gradxform.numerics import at_least_float32, cast, sum_as_first
 from gradxform.types import Array
 
 # The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to
@@ -43,7 +53,13 @@ class Tiling(NamedTuple):
 
 
 def apply_stored(
-    apply: Apply, rules: Sequence[Any], scalars: Sequence[Any], g: Any, p: Any, slots: Slots
+    apply: Apply,
+    rules: Sequence[Any],
+    scalars: Sequence[Any],
+    g: Any,
+    p: Any,
+    slots: Slots,
+    is_last: bool,
 ) -> tuple[Any, Slots]:
     """Apply rules to a leaf that has slots stored in another form or memory.
 
@@ -54,33 +70,56 @@ def apply_stored(
       g: the gradient.
       p: the parameter, or None.
       slots: for each rule its slots, as the state keeps them.
+      is_last: whether nothing comes after the rules: then the first result is the new parameter,
+        which takes the place of the old one tile by tile, as an update that of its gradient.
     """
-    stored = [x for group in slots for x in group]
+    stored = [x for group in slots for x in group] + [p] * is_stored(p)
+    if is_last:
+        apply = _adding(apply)
     tiling = _tiling(rules, scalars, jnp.asarray(g), stored)
     if tiling is None:
         return _apply_to_loaded_tile(apply, g, p, slots, None)
-    g = jnp.asarray(g)
+    g, p = jnp.asarray(g), p if p is None or is_stored(p) else jnp.asarray(p)
     whole = g.shape[0]
     rows, tiles, ways = tiling
 
     def turn(i: Any, now: Any, count: int, alone: Any) -> Any:
-        cut = lambda x: _tile_rows(x, i, rows, count, ways)  # noqa: E731
-        u, old = now
+        cut = lambda x: _rows(x, i, rows, count, ways)  # noqa: E731
+        result, old = now
         tiles_of_slots = tuple(tuple(map(cut, group)) for group in old)
-        tile_of_p = None if p is None else cut(jnp.asarray(p))
-        new = _apply_to_loaded_tile(apply, cut(u), tile_of_p, tiles_of_slots, alone)
+        tiles = (cut(g), cut(result)) if is_last else (cut(result), None if p is None else cut(p))
+        new = _apply_to_loaded_tile(apply, *tiles, tiles_of_slots, alone)
         put = lambda x, tile: _with_tile(x, tile, i, rows, ways)  # noqa: E731
-        return put(u, new[0]), tuple(
+        return put(result, new[0]), tuple(
             tuple(map(put, *both)) for both in zip(old, new[1], strict=True)
         )
 
     opened = _map_tiled_slots(lambda x: x.opened(ways), slots)
-    now = settled_carry(lambda now: turn(0, now, rows, None), (g, opened), p)
-    # `i >= 0` always holds, which XLA does not see; `_tile_computed_once` needs such a condition.
+    first, other = (p, g) if is_last else (g, p)
+    now = settled_carry(lambda now: turn(0, now, rows, None), (first, opened), other)
+    # `i >= 0` always holds, which XLA does not see; `_in_condition` needs such a condition.
     now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
     rest = whole - tiles * rows
-    u, new = turn(tiles, now, rest, None) if rest else now
-    return u, _map_tiled_slots(lambda x: x.closed(), new)
+    result, new = turn(tiles, now, rest, None) if rest else now
+    return result, _map_tiled_slots(lambda x: x.closed(), new)
+
+
+def goes_by_tiles(g: Any, slots: Sequence[Any]) -> bool:
+    """Whether a leaf with these slots goes through tiles wherever its rule allows it."""
+    return any(map(is_stored, slots)) and platform_of(jnp.asarray(g)) != "cpu"
+
+
+def _adding(apply: Apply) -> Apply:
+    """Return a function that returns the parameter after the update in place of it."""
+
+    def added(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
+        if isinstance(p, NarrowParam):
+            u, new = apply(cast(g, at_least_float32(dtype_of(g))), p.load(), slots)
+            return p.moved(u), new
+        u, new = apply(g, p, slots)
+        return sum_as_first(p, u), new
+
+    return added
 
 
 def _map_tiled_slots(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
@@ -124,37 +163,37 @@ def _tiling(
     return Tiling(n * unit, tiles - (0 < rest < step), ways)
 
 
-def _tile_rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
+def _rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
     """Return `count` rows, from the tile `i` on."""
     if isinstance(x, StoredArray):
-        arrays = [_slice_of_tile(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
+        arrays = [_slice(a, i, rows // n, -(-count // n), ways) for a, n in x.by_rows()]
         return x.with_rows(arrays, (count, *x.shape[1:]))
-    return _slice_of_tile(x, i * rows, count, ways)
+    return _slice(x, i, rows, count, ways)
 
 
-def _slice_of_tile(x: Array, start: Any, count: int, ways: int) -> Array:
+def _slice(x: Array, i: Any, rows: int, count: int, ways: int) -> Array:
+    start = i * (rows // ways)  # compilers see what divides it, and so which tiles it begins
     if ways == 1:
         return slice_of_axis(x, start, count, 0)
     parts = x.reshape(ways, -1, *x.shape[1:])
-    return slice_of_axis(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
+    return slice_of_axis(parts, start, count // ways, 1).reshape(count, *x.shape[1:])
 
 
 def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     """Return `x` with the tile `i` in its place."""
     if isinstance(x, StoredArray):
         pairs = zip(x.by_rows(), tile.by_rows(), strict=True)
-        arrays = [
-            _update_slice_of_tile(a, new, i * (rows // n), ways) for (a, n), (new, _) in pairs
-        ]
+        arrays = [_update_slice(a, new, i, rows // n, ways) for (a, n), (new, _) in pairs]
         return tile.with_rows(arrays, x.shape)
-    return _update_slice_of_tile(x, tile, i * rows, ways)
+    return _update_slice(x, tile, i, rows, ways)
 
 
-def _update_slice_of_tile(x: Array, new: Array, start: Any, ways: int) -> Array:
+def _update_slice(x: Array, new: Array, i: Any, rows: int, ways: int) -> Array:
+    start = i * (rows // ways)
     if ways == 1:
         return with_slice_of_axis(x, new, start, 0)
     parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))
-    return with_slice_of_axis(parts, tile, start // ways, 1).reshape(x.shape)
+    return with_slice_of_axis(parts, tile, start, 1).reshape(x.shape)
 
 
 def _apply_to_loaded_tile(
@@ -163,21 +202,27 @@ def _apply_to_loaded_tile(
     """Apply rules to what is loaded, and store what they return."""
 
     def run(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
-        return apply(g, p, tuple(tuple(map(_load_slot_of_tile, group)) for group in slots))
+        return apply(g, p, tuple(tuple(map(_load_slot, group)) for group in slots))
 
     here = fetched(slots)
     arguments = g, p, here
-    u, new = run(*arguments) if alone is None else _tile_computed_once(run, alone, arguments)
+    if alone is None:
+        u, new = run(*arguments)
+    elif platform_of(g) == "cpu" or is_away(slots):
+        u, new = _in_condition(run, alone, arguments)
+    else:
+        u, new = lax.optimization_barrier(run(*lax.optimization_barrier(arguments)))
     pairs = zip(here, new, strict=True)
-    stored = tuple(tuple(map(_store_slot_of_tile, old, fresh)) for old, fresh in pairs)
+    stored = tuple(tuple(map(_store_slot, old, fresh)) for old, fresh in pairs)
     return u, returned(stored, slots)
 
 
-def _tile_computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots]:
-    """Return `run(*arguments)`, which XLA must not compute anew for every use.
+def _in_condition(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots]:
+    """Return `run(*arguments)` of a condition that always holds, where the rule stands by itself.
 
-    Within a conditional it stands by itself. Otherwise XLA for CPUs computes the rule once for each
-    maximum, each code and each update, and copies the state because all of them read it.
+    XLA would compute it once for each maximum, each code and each update, and on CPUs copy the
+    state because all of them read it. TPUs keep what a condition returns in memory: there, barriers
+    do the same, and bring a tile to the chip once. They hold more of what is fetched from the host.
     """
     shapes = jax.eval_shape(run, *arguments)
 
@@ -187,21 +232,21 @@ def _tile_computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, 
     return lax.cond(is_true, run, nothing, *arguments)
 
 
-def _load_slot_of_tile(x: Any) -> Any:
+def _load_slot(x: Any) -> Any:
     if not isinstance(x, StoredArray):
         return x
-    mean = _tile_mean_over_pieces(x)
+    mean = _mean_over_pieces(x)
     return x.load() if mean is None else x.load_with(mean)
 
 
-def _store_slot_of_tile(old: Any, new: Any) -> Any:
+def _store_slot(old: Any, new: Any) -> Any:
     if not isinstance(old, StoredArray):
         return new
-    mean = _tile_mean_over_pieces(old)
+    mean = _mean_over_pieces(old)
     return old.store(new) if mean is None else old.store_with(new, mean)
 
 
-def _tile_mean_over_pieces(x: StoredArray) -> Mean | None:
+def _mean_over_pieces(x: StoredArray) -> Mean | None:
     """Return the function for means over all pieces of an array; None where it is whole."""
     cut = cut_here()
     if not (cut.cuts and x.needs_means):

@@ -12,7 +12,7 @@ from gradxform.leaves import Path, align_params, align_slot, check_shapes, dtype
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, OptState, Params, PositiveInt, Slot, Updates
+from gradxform.types import Array, OptState, PositiveSize, Size, Slot
 from gradxform.wrappers.accumulation.accumulate import running_mean
 from gradxform.wrappers.compose import chain
 
@@ -32,20 +32,18 @@ class average_per_element_updates(Aggregator, Transform):
       per_elt_axis: the axis, or the axes, of elements.
     """
 
-    per_elt_axis: int | tuple[int, ...] = 0
+    per_elt_axis: Size | tuple[int, ...] = 0
 
     locality = "entry"
 
     def __post_init__(self) -> None:
         set_axes(self)
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return the empty state."""
         return EmptyState()
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, EmptyState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the mean."""
         axes = as_axes(self, self.per_elt_axis)
         check_axes(self, updates, axes)
@@ -83,7 +81,7 @@ class accumulate_avg_updates(Transform):
         and nothing is remembered.
     """
 
-    accumulation_steps: PositiveInt
+    accumulation_steps: PositiveSize
 
     locality = "entry"
     why_no_rows = "adds gradients up in arrays"
@@ -98,15 +96,13 @@ class accumulate_avg_updates(Transform):
         """Whether each update is an average of its own."""
         return self.accumulation_steps == 1
 
-    def init(self, params: Params) -> AccumulateAvgUpdatesState | EmptyState:
+    def init(self, params):
         """Return an empty average."""
         if self.accumulation_steps == 1:
             return EmptyState()
         return AccumulateAvgUpdatesState(zero_count(), jnp.zeros((), bool), zeros_like(params))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Add to the average, and emit it if it is complete."""
         if self.accumulation_steps == 1:
             return updates, check_state(self, state, EmptyState)
@@ -136,8 +132,8 @@ class averaged_incrementally(Aggregator, Transform):
       accumulation_steps: the number of micro-batches, at least 1.
     """
 
-    per_elt_axis: int | tuple[int, ...]
-    accumulation_steps: PositiveInt
+    per_elt_axis: Size | tuple[int, ...]
+    accumulation_steps: PositiveSize
 
     locality = "entry"
 
@@ -153,13 +149,11 @@ class averaged_incrementally(Aggregator, Transform):
         """Return that the state is that of the chain."""
         return [((), *self.inner_transforms())]
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the states of the two averages."""
         return self.inner_transforms()[0].init(params)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Average over the elements, then over the micro-batches."""
         return self.inner_transforms()[0].update(updates, state, params)
 

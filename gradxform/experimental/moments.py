@@ -32,9 +32,8 @@ from gradxform.types import (
     Decay,
     NonNegativeSlot,
     OptState,
-    Params,
-    PositiveInt,
-    PyTree,
+    PositiveSize,
+    Size,
     Slot,
     Updates,
 )
@@ -88,15 +87,15 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
     Sample Variances, 1979, equation (2.1).
     """
 
-    per_elt_axis: int | tuple[int, ...] = 0
-    accumulation_steps: PositiveInt = 1
+    per_elt_axis: Size | tuple[int, ...] = 0
+    accumulation_steps: PositiveSize = 1
 
     locality = "entry"
 
     def __post_init__(self) -> None:
         set_axes(self)
 
-    def init(self, params: Params) -> PerElementMeanAndSumSqDiffGradsState | EmptyState:
+    def init(self, params):
         """Return moments of 0, or the empty state for one micro-batch."""
         if self.accumulation_steps == 1:
             return EmptyState()
@@ -104,9 +103,7 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
             zero_count(), jnp.zeros((), bool), zeros_like(params), zeros_like(params)
         )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Any, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the pair of the mean and the dict, and the state."""
         axes = as_axes(self, self.per_elt_axis)
         size = get_batch_size_from_per_elt_updates(updates, axes)
@@ -187,7 +184,7 @@ class track_per_element_mean_and_variance_with_ema(Transform):
     locality = "entry"
     why_no_rows = "keeps averages of whole arrays"
 
-    def init(self, params: Params) -> PerElementMeanAndVarianceEMAState:
+    def init(self, params):
         """Return averages of 0."""
         return PerElementMeanAndVarianceEMAState(
             zero_count(),
@@ -196,16 +193,7 @@ class track_per_element_mean_and_variance_with_ema(Transform):
             zeros_like(params),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        sum_sq_diff_grads: PyTree,
-        sample_size: Any,
-        **extra: Any,
-    ) -> tuple[Updates, PerElementMeanAndVarianceEMAState]:
+    def update(self, updates, state, params=None, *, sum_sq_diff_grads, sample_size, **extra):
         """Return the updates as they are, and the state with both averages advanced."""
         state = check_state(self, state, PerElementMeanAndVarianceEMAState)
         gs, treedef = jax.tree.flatten(updates)

@@ -50,7 +50,7 @@ class _Process(Transform):
         for field in ("preprocessor", "aggregator", "postprocessor"):
             check_transform("process", getattr(self, field), field)
 
-    def init(self, params: Params) -> tuple[OptState, OptState, OptState]:
+    def init(self, params):
         """Return the three states."""
         parts = self.preprocessor, self.aggregator, self.postprocessor
         first, second, third = (part.init(params) for part in parts)
@@ -61,9 +61,7 @@ class _Process(Transform):
         parts = self.preprocessor, self.aggregator, self.postprocessor
         return [((str(i),), part) for i, part in enumerate(parts)]
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, tuple[OptState, OptState, OptState]]:
+    def update(self, updates, state, params=None, **extra):
         """Transform, aggregate, and take a step if it is due."""
         if not isinstance(state, tuple | list) or len(state) != 3 or hasattr(state, "_fields"):
             raise TypeError(

@@ -12,26 +12,31 @@ import abc
 import contextlib
 import contextvars
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves.trees import (
     Path,
+    flatten_updates,
     flatten_with_names,
     is_hole,
     is_update_leaf,
     path_str,
     shape_of,
+    vacancies,
     with_paths,
 )
 from gradxform.types import NonNegativeInt, PyTree
 from gradxform.values import FrozenTree, Value, is_function
 from gradxform.values.content import parts_of
 from gradxform.values.fields import value
+from gradxform.values.memory import Memory
+
+T = TypeVar("T")
 
 
 class MaskedState(NamedTuple):
@@ -111,7 +116,7 @@ class path_matches(Mask):
         return re.search(self.pattern, "/".join(path)) is not None
 
 
-class _MaskCombination(Mask):
+class _Combination(Mask):
     """Base of the masks that combine masks."""
 
     variadic = "masks"
@@ -127,7 +132,7 @@ class _MaskCombination(Mask):
 
 
 @value
-class all_of(_MaskCombination):
+class all_of(_Combination):
     """Select the leaves that every one of the masks selects; written `a & b`."""
 
     masks: tuple[Any, ...] = ()
@@ -142,7 +147,7 @@ class all_of(_MaskCombination):
 
 
 @value
-class any_of(_MaskCombination):
+class any_of(_Combination):
     """Select the leaves that at least one of the masks selects; written `a | b`."""
 
     masks: tuple[Any, ...] = ()
@@ -157,7 +162,7 @@ class any_of(_MaskCombination):
 
 
 @value
-class none_of(_MaskCombination):
+class none_of(_Combination):
     """Select the leaves that none of the masks selects; written `~a`."""
 
     masks: tuple[Any, ...] = ()
@@ -230,78 +235,102 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
     Raises:
       ValueError: if a pattern or an entry of a mask tree matches nothing, or a leaf lacks an entry.
     """
-    named, treedef = flatten_with_names(tree, is_update_leaf)
-    return jax.tree.unflatten(treedef, _entries_of_mask(part, mask, tree, named, kind).of_leaves)
+    entries = entries_of(part, mask, tree, kind)
+    return jax.tree.unflatten(entries.treedef, entries.in_order)
 
 
-def by_path(
+class Entries(NamedTuple):
+    """What a mask or labels say of a tree; nobody changes it but for `made`."""
+
+    treedef: Any  # of the tree, in which holes are leaves
+    in_order: list[Any]  # for each leaf its entry; a hole stays
+    of_leaves: Mapping[Path, Any]  # by path, without holes
+    of_branches: Mapping[Path, Any]  # subtrees for which a mask tree has a single entry
+    made: dict[Any, Any]  # what others have made of them
+
+    def once(self, what: Any, make: Callable[[], T]) -> T:
+        """Return `make()`, which is called once for these entries, and remembered as `what`."""
+        if what not in self.made:
+            self.made[what] = make()
+        return self.made[what]
+
+
+# All that is known of masks, by (mask, structure, shapes).
+_KNOWN: Memory[Any, Entries] = Memory()
+
+
+def entries_of(
     part: Any,
     mask: Any,
     tree: PyTree,
     kind: type = bool,
     is_entry: Callable[[Any], bool] = is_update_leaf,
     whole: bool = True,
-) -> tuple[dict[Path, Any], dict[Path, Any]]:
-    """Return the entry of every leaf that is not a hole, by path, and those of whole branches.
+) -> Entries:
+    """Return what a mask or labels say of a tree; see `resolve`.
 
-    A branch is a subtree for which a mask tree has a single entry. See `resolve`.
+    They are resolved once for each structure with its shapes, and for the paths that are hidden. A
+    function is asked every time, and what it answers is such a mask. A mask of another library is
+    asked every time, too: it may look at anything.
 
     Args:
       part: the transform with the mask, for messages.
       mask: as in `resolve`.
-      kind: as in `resolve`.
       tree: the parameters, or the updates without them.
+      kind: as in `resolve`.
       is_entry: tells what is one entry of a tree of labels.
       whole: whether every pattern must match. Updates may have one hole for a whole branch.
     """
-    named = with_paths(tree)
-    entries = _entries_of_mask(part, mask, tree, named, kind, is_entry, whole)
-    pairs = zip(named, entries.of_leaves, strict=True)
-    leaves = {path: entry for (path, leaf), entry in pairs if not is_hole(leaf)}
-    return leaves, {path: x for path, x in entries.of_branches.items() if path not in leaves}
+    mask = _answer(mask, tree)
+    leaves, structure = flatten_updates(tree)
+    # For a leaf without a shape, such as a hole or a number, the type tells as much.
+    shapes = tuple([getattr(x, "shape", type(x)) for x in leaves])
+    key = type(mask), mask, kind, is_entry, whole, _HIDDEN.get(), structure, shapes
+    entries = _KNOWN.get(key)
+    if entries is None:
+        named, treedef = flatten_with_names(tree, is_update_leaf)
+        vacant = vacancies(tree)
+        in_order, branches = _evaluated(part, mask, named, vacant, kind, is_entry, whole)
+        pairs = zip(named, in_order, strict=True)
+        of_leaves = {path: entry for (path, leaf), entry in pairs if not is_hole(leaf)}
+        branches = {path: x for path, x in branches.items() if path not in of_leaves}
+        entries = Entries(treedef, in_order, of_leaves, branches, {})
+        if _tells_by_shape(mask):
+            _KNOWN.keep(key, entries)
+    return entries
 
 
-def tells_by_shape(mask: Any) -> bool:
-    """Whether a mask, or pairs of labels and masks, are known to tell by paths and shapes only.
+def _answer(mask: Any, tree: PyTree) -> Any:
+    """Return a mask or labels; what a function of the parameters answers, as a FrozenTree."""
+    is_asked = callable(mask) and not isinstance(mask, Mask | label_by) and is_function(mask)
+    return FrozenTree(mask(tree)) if is_asked else mask
 
-    A mask of another library and a function of the parameters may look at anything.
-    """
-    if isinstance(mask, bool):
-        return True
+
+def _tells_by_shape(mask: Any) -> bool:
+    """Whether a mask, labels or a tree of them are known to tell by paths and shapes only."""
     if isinstance(mask, label_by):
-        return all(tells_by_shape(x) for _, x in mask.pairs)
+        return all(_tells_by_shape(x) for _, x in mask.pairs)
     if isinstance(mask, all_of | any_of | none_of):
-        return all(map(tells_by_shape, mask.masks))
-    return type(mask) in (ndim_at_least, path_matches)
+        return all(map(_tells_by_shape, mask.masks))
+    return not isinstance(mask, Mask) or type(mask) in (ndim_at_least, path_matches)
 
 
-class _MaskEntries(NamedTuple):
-    """The entries of a mask for a tree."""
-
-    of_leaves: list[Any]  # in order; a hole of the tree stays
-    of_branches: dict[Path, Any]  # of a mask tree, by their paths in it
-
-
-def _entries_of_mask(
+def _evaluated(
     part: Any,
     mask: Any,
-    tree: PyTree,
     named: Sequence[tuple[Path, Any]],
+    vacant: Sequence[tuple[Path, bool]],
     kind: type,
-    is_entry: Callable[[Any], bool] = is_update_leaf,
-    whole: bool = True,
-) -> _MaskEntries:
-    """Evaluate `mask` for the leaves of `tree`, which `named` lists with their paths."""
+    is_entry: Callable[[Any], bool],
+    whole: bool,
+) -> tuple[list[Any], dict[Path, Any]]:
+    """Return the entries of the leaves, which `named` lists, and those in a mask tree by path."""
     if isinstance(mask, Mask | label_by):
         if whole:
-            _check_mask_patterns(part, mask, named)
+            _check_patterns(part, mask, named)
         if isinstance(mask, label_by):
-            return _MaskEntries([x if is_hole(x) else mask.label(path, x) for path, x in named], {})
-        return _MaskEntries(
-            [x if is_hole(x) else bool(mask.test(path, x)) for path, x in named], {}
-        )
-    if is_function(mask):
-        mask = FrozenTree(mask(tree))
+            return [x if is_hole(x) else mask.label(path, x) for path, x in named], {}
+        return [x if is_hole(x) else bool(mask.test(path, x)) for path, x in named], {}
     if not isinstance(mask, FrozenTree):
         mask = FrozenTree(mask)  # one entry, at the root
     entries = dict(with_paths(mask.unfreeze(), is_entry))
@@ -326,47 +355,43 @@ def _entries_of_mask(
 
     of_leaves = [look_up(path, leaf) for path, leaf in named]
     for path, entry in entries.items():
-        if path not in used and not is_hole(entry) and not _is_vacant_for_mask(path, tree):
+        if path not in used and not is_hole(entry) and not _is_vacant(path, vacant):
             raise ValueError(
                 f"{name_of(part)}: the entry {path_str(path)}: {shown(entry)} matches no parameter."
             )
-    return _MaskEntries(of_leaves, {path: x for path, x in entries.items() if not is_hole(x)})
+    return of_leaves, {path: x for path, x in entries.items() if not is_hole(x)}
 
 
-def _is_vacant_for_mask(path: Path, tree: PyTree) -> bool:
-    """Whether `tree` has a hole or an empty container at `path`, and so no array."""
-    return any(
-        (leaf_path[: len(path)] == path and (is_hole(x) or _is_empty_for_mask(x)))
-        or (is_hole(x) and path[: len(leaf_path)] == leaf_path)
-        for leaf_path, x in with_paths(tree, lambda x: is_update_leaf(x) or _is_empty_for_mask(x))
-    )
+def _is_vacant(path: Path, vacant: Sequence[tuple[Path, bool]]) -> bool:
+    """Whether a tree does not have an array at a path, where `vacancies` are."""
+    return any(p[: len(path)] == path or (hole and path[: len(p)] == p) for p, hole in vacant)
 
 
-def _is_empty_for_mask(x: Any) -> bool:
-    return jax.tree.structure(x).num_nodes == 1 and not jax.tree.leaves(x)
-
-
-def _patterns_in_mask(x: Any) -> Iterator[path_matches]:
+def _patterns(x: Any) -> Iterator[path_matches]:
     """Yield every `path_matches` in a mask, or in pairs of labels and masks."""
     if isinstance(x, path_matches):
         yield x
     else:
         for part in parts_of(x) or ():
-            yield from _patterns_in_mask(part)
+            yield from _patterns(part)
 
 
 def check_patterns(part: Any, mask: Any, params: PyTree) -> None:
     """Require every pattern in a mask to match the path of a parameter."""
-    _check_mask_patterns(part, mask, with_paths(params))
+    _check_patterns(part, mask, with_paths(params))
 
 
 # The paths of parameters in branches that an outer mask leaves out as a whole.
 _HIDDEN: contextvars.ContextVar[tuple[Path, ...]] = contextvars.ContextVar("hidden", default=())
 
 
-@contextlib.contextmanager
-def hiding(paths: Iterable[Path]) -> Iterator[None]:
+def hiding(paths: Sequence[Path]) -> contextlib.AbstractContextManager[None]:
     """Let patterns in this context match these paths too, which are hidden from its masks."""
+    return _hiding(paths) if paths else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _hiding(paths: Sequence[Path]) -> Iterator[None]:
     token = _HIDDEN.set((*_HIDDEN.get(), *paths))
     try:
         yield
@@ -379,22 +404,22 @@ def hidden_paths() -> tuple[Path, ...]:
     return _HIDDEN.get()
 
 
-def _check_mask_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> None:
+def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> None:
     if all(x is None for _, x in named):  # nothing to match in a tree without parameters
         return
     paths = [path for path, _ in named] + [*hidden_paths()]
-    for mask_part in _patterns_in_mask(mask):
+    for mask_part in _patterns(mask):
         if mask_part.optional or not paths or any(mask_part.test(path, None) for path in paths):
             continue
         pattern, some = mask_part.pattern, [repr("/".join(path)) for path in paths[:8]]
         listed = ", ".join(some + ["..."] * (len(paths) > 8))
         raise ValueError(
             f"{name_of(part)}: {name_of(mask_part)}({pattern!r}) matches none of the parameters "
-            f"{listed}.{_nearest_to_mask_pattern(pattern, paths)} {mask_part.remedy}"
+            f"{listed}.{_nearest_to_pattern(pattern, paths)} {mask_part.remedy}"
         )
 
 
-def _nearest_to_mask_pattern(pattern: str, paths: Sequence[Path]) -> str:
+def _nearest_to_pattern(pattern: str, paths: Sequence[Path]) -> str:
     """Suggest pieces of the paths with as many names as the pattern."""
     for words in re.sub(r"[\\^$()?:]", "", pattern).strip("/").split("|"):
         n = words.count("/") + 1

@@ -6,7 +6,8 @@ extra arguments, such as `value_fn`, get them all the same.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,20 +29,46 @@ from gradxform.values.extra_args import OF_PARAMS, wrapped_function
 
 
 @functools.cache
-def _dtype_takes_gradient(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact)
+def _is_dtype_of_jax(dtype: Any) -> bool:
+    """Whether JAX has arrays of a dtype: of no objects, texts, dates or records of NumPy."""
+    if dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended):
+        return True
+    is_long = any(
+        dtype == long and np.dtype(long) != short
+        for long, short in ((np.longdouble, np.float64), (np.clongdouble, np.complex128))
+    )
+    return not is_long and any(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.bool_))
+
+
+def _is_kind_of_array(kind: type) -> bool:
+    # Not a class such as jnp.float32, which has a dtype, too, and not a sparse matrix of SciPy.
+    return not any(vars(base).keys() & {"__call__", "tocsr"} for base in kind.__mro__)
 
 
 def takes_gradient(x: Any) -> bool:
     """Whether a leaf is a floating or complex array or number."""
-    if callable(x):  # also a class such as jnp.float32, which has a dtype
+    return _is_differentiable(type(x), getattr(x, "dtype", None))
+
+
+def take_gradients(leaves: list[Any]) -> bool:
+    """Whether all leaves are floating or complex arrays or numbers."""
+    kinds = {(type(x), getattr(x, "dtype", None)) for x in leaves}
+    return all(itertools.starmap(_is_differentiable, kinds))
+
+
+@functools.cache
+def _is_differentiable(kind: type, dtype: Any) -> bool:
+    if dtype is None:
+        return issubclass(kind, float | complex)
+    if not _is_kind_of_array(kind):  # of a class, `dtype` may be a property
         return False
-    dtype = getattr(x, "dtype", None)
-    return isinstance(x, float | complex) if dtype is None else _dtype_takes_gradient(dtype)
+    return _is_dtype_of_jax(dtype) and jnp.issubdtype(dtype, jnp.inexact)
 
 
-def _is_array_for_gradient(x: Any) -> bool:
-    return isinstance(x, int | float | complex) or (hasattr(x, "dtype") and not callable(x))
+def _is_array(x: Any) -> bool:
+    if isinstance(x, int | float | complex):
+        return True
+    return _is_kind_of_array(type(x)) and hasattr(x, "dtype") and _is_dtype_of_jax(x.dtype)
 
 
 def _is_float0_gradient(x: Any) -> bool:
@@ -51,7 +78,7 @@ def _is_float0_gradient(x: Any) -> bool:
 def as_holes(params: Params) -> Params:
     """Return parameters with a MaskedNode in the place of every leaf that no gradient can have."""
     leaves, treedef = jax.tree.flatten(params)
-    if all(map(takes_gradient, leaves)):
+    if take_gradients(leaves):
         return params
     return treedef.unflatten(x if takes_gradient(x) else MaskedNode() for x in leaves)
 
@@ -93,18 +120,29 @@ def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) ->
         if not any(map(is_abstract, jax.tree.leaves(params))):
             raise
         state = jax.eval_shape(init, holed)  # it computes with the parameters
-    if holed is params or all(map(_is_array_for_gradient, jax.tree.leaves(params))):
+    if holed is params or all(map(_is_array, jax.tree.leaves(params))):
         return state
     stand_in = jax.ShapeDtypeStruct((1,), np.float32)
     leaves, treedef = jax.tree.flatten(params)
-    arrays = [x if takes_gradient(x) or _is_array_for_gradient(x) else stand_in for x in leaves]
+    arrays = [x if takes_gradient(x) or _is_array(x) else stand_in for x in leaves]
     full = jax.eval_shape(init, as_holes(treedef.unflatten(arrays)))
     if len(jax.tree.leaves(full)) == len(jax.tree.leaves(state)):
         return state
-    index = next(i for i, x in enumerate(leaves) if not _is_array_for_gradient(x))
+    index = next(i for i, x in enumerate(leaves) if not _is_array(x))
+    where = f"{tx.written_as or name_of(tx)}: parameter {path_at(params, index)} is"
+    x = leaves[index]
+    if hasattr(type(x), "tocsr"):
+        raise TypeError(
+            f"{where} a {type(x).__name__} of SciPy, which JAX does not know: let its array .data "
+            "be the parameter, or all of it, .toarray()."
+        )
+    if isinstance(x, np.ndarray | np.generic):
+        raise TypeError(
+            f"{where} an array of dtype {x.dtype}, which JAX does not have; make it one of "
+            "numbers: np.asarray(x, np.float32)."
+        )
     raise TypeError(
-        f"{tx.written_as or name_of(tx)}: parameter {path_at(params, index)} is "
-        f"{shown(leaves[index])}, which is not an array, and this transform keeps arrays for each "
+        f"{where} {shown(x)}, which is not an array, and this transform keeps arrays for each "
         "parameter. Give it the arrays alone: for an Equinox model, "
         "init(eqx.filter(model, eqx.is_array))."
     )
@@ -124,12 +162,12 @@ def update_without(
     if holed_updates is updates and holed_params is params:
         return update(*args, **kwargs)
     if holed_params is not params:
-        arguments = seen_whole(arguments, lambda part: _no_gradient_filled(part, params), as_holes)
+        arguments = seen_whole(arguments, lambda part: filled(part, params), as_holes)
     arguments["updates"] = holed_updates
     if holed_params is not params:
         arguments["params"] = holed_params
     new, state = update(**arguments)
-    return (new if holed_updates is updates else _no_gradient_filled(new, updates)), state
+    return (new if holed_updates is updates else filled(new, updates)), state
 
 
 def moved_without(moved: Callable[..., OptState]) -> Callable[..., OptState]:
@@ -154,9 +192,9 @@ def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., 
         holed_params = _without_gradient_as_holes(holed_grads, params)
         if holed_params is params:
             return step(owner, holed_grads, state, params, **extra)
-        extra = seen_whole(extra, lambda part: _no_gradient_filled(part, params), as_holes)
+        extra = seen_whole(extra, lambda part: filled(part, params), as_holes)
         new, state = step(owner, holed_grads, state, holed_params, **extra)
-        return _no_gradient_filled(new, params), state
+        return filled(new, params), state
 
     return call
 
@@ -166,11 +204,56 @@ def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str,
     return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
 
 
-def _no_gradient_filled(tree: PyTree, whole: PyTree) -> PyTree:
+def filled(tree: PyTree, whole: PyTree) -> PyTree:
     """Return `tree` with the leaves of `whole` in the places of its holes."""
+    if tree is whole:
+        return tree
     return jax.tree.map(
         lambda old, new: old if is_hole(new) else new, whole, tree, is_leaf=is_update_leaf
     )
+
+
+def value_and_grad(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return `jax.value_and_grad(function)`, for which leaves without a gradient are constants.
+
+    Their gradient is a hole.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        single = isinstance(argnums, int)
+        places = [argnums] if isinstance(argnums, int) else list(argnums)
+
+        def of_holed(*trees: PyTree) -> Any:
+            all_args = list(args)
+            for i, tree in zip(places, trees, strict=True):
+                all_args[i] = filled(tree, args[i])
+            return function(*all_args, **kwargs)
+
+        holed = [as_holes(args[i]) for i in places]
+        numbers = 0 if single else tuple(range(len(places)))
+        return jax.value_and_grad(of_holed, numbers, has_aux)(*holed)
+
+    return call
+
+
+def refuse_other_than_arrays(part: Any, params: Params) -> None:
+    """Refuse parameters with a leaf that is not an array, for what compiles a program."""
+    for index, x in enumerate(jax.tree.leaves(params)):
+        if not _is_array(x):
+            raise TypeError(
+                f"{name_of(part)}: parameter {path_at(params, index)} is {shown(x)}, which is not "
+                "an array, and a compiled step takes arrays alone. For an Equinox model: params, "
+                "rest = eqx.partition(model, eqx.is_array); in the loss, model = "
+                "eqx.combine(params, rest)."
+            )
+
+
+_NOTE_ON_GRAD_FN = (
+    "grad_fn gets all parameters, also integers, booleans and keys. jax.grad differentiates by "
+    "them only if asked: grad_fn=lambda params, i: jax.grad(loss, allow_int=True)(params)."
+)
 
 
 def seen_whole(
@@ -193,7 +276,13 @@ def seen_whole(
         def of_chosen(f: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(f)
             def function(params: Params, *args: Any, **kwargs: Any) -> Any:
-                result = f(whole(params), *args, **kwargs)
+                all_params = whole(params)
+                try:
+                    result = f(all_params, *args, **kwargs)
+                except TypeError as error:
+                    if name == "grad_fn" and as_holes(all_params) is not all_params:
+                        error.add_note(_NOTE_ON_GRAD_FN)
+                    raise
                 return chosen(result) if name == "grad_fn" else result
 
             return function

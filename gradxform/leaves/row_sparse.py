@@ -17,12 +17,13 @@ from gradxform._jax.versions import as_opaque, from_opaque, is_tracer
 from gradxform.errors import shown
 from gradxform.numerics import abs_sq, at_least_float32, cast, looked_up, promote
 from gradxform.types import Array
-from gradxform.values.flax_bytes import announce_to_flax, tell_flax
+from gradxform.values.export_names import announce_node
+from gradxform.values.flax_bytes import announce_to_flax
 
 MAX_ROWS = 2**31 - 2
 
 
-class _RowSparseType(type):
+class _Type(type):
     """Prints the class with a remedy, for messages of JAX about trees that do not match."""
 
     def __repr__(cls) -> str:
@@ -31,7 +32,7 @@ class _RowSparseType(type):
         )
 
 
-class RowSparse(metaclass=_RowSparseType):
+class RowSparse(metaclass=_Type):
     """An array that is zero except in a few rows, such as the gradient of an embedding table.
 
     Represents zeros of shape `(num_rows, *values.shape[1:])` with `values[i]` added to row
@@ -70,7 +71,7 @@ class RowSparse(metaclass=_RowSparseType):
         rows = operator.index(num_rows)
         if not 0 <= rows <= MAX_ROWS:
             raise ValueError(f"RowSparse: num_rows must be from 0 to 2**31 - 2, got {rows}.")
-        indices, values = _row_sparse_array("indices", indices), _row_sparse_array("values", values)
+        indices, values = _array("indices", indices), _array("values", values)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             if indices.size:
                 raise TypeError(f"RowSparse: indices must be integers, got dtype {indices.dtype}.")
@@ -87,7 +88,7 @@ class RowSparse(metaclass=_RowSparseType):
                 f"RowSparse: values must have one row for each of the {indices.shape[0]} indices, "
                 f"got shape {values.shape}."
             )
-        self._fill(_hidden_rows(_rows_in_range(indices, rows)), values, rows, False, False)
+        self._fill(_hidden(_rows_in_range(indices, rows)), values, rows, False, False)
 
     def _fill(self, rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool) -> None:
         object.__setattr__(self, "_rows", rows)
@@ -95,7 +96,6 @@ class RowSparse(metaclass=_RowSparseType):
         object.__setattr__(self, "num_rows", num_rows)
         object.__setattr__(self, "coalesced", coalesced)
         object.__setattr__(self, "raw", raw)
-        tell_flax()
 
     def __setattr__(self, name: str, value: Any):
         raise AttributeError(f"a RowSparse is immutable: {name} cannot be set")
@@ -105,7 +105,7 @@ class RowSparse(metaclass=_RowSparseType):
     @property
     def indices(self) -> Array:
         """The rows, int32 of shape [n]; `num_rows` for padding."""
-        return _revealed_rows(self._rows, self.num_rows)
+        return _revealed(self._rows, self.num_rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -154,8 +154,8 @@ class RowSparse(metaclass=_RowSparseType):
         """
         if self.coalesced and not self.raw:
             return self
-        indices, values = _coalesced_rows(self.indices, self.values, self.num_rows)
-        return _row_sparse(_hidden_rows(indices), values, self.num_rows, True, False)
+        indices, values = _coalesced(self.indices, self.values, self.num_rows)
+        return _row_sparse(_hidden(indices), values, self.num_rows, True, False)
 
     def to_dense(self) -> Array:
         """Return the represented array."""
@@ -174,20 +174,20 @@ class RowSparse(metaclass=_RowSparseType):
         rows = array.at[self.indices].get(
             mode="clip",
             indices_are_sorted=self.coalesced,
-            out_sharding=_sharding_of_rows(array, of_rows=True),
+            out_sharding=_sharding(array, of_rows=True),
         )
         return looked_up(rows)
 
     def put(self, array: Any, rows: Array) -> Array:
         """Return `array` with these rows replaced; if a row repeats, by its last value."""
         array = jnp.asarray(array)
-        indices = self.indices if self.coalesced else _last_rows(self.indices, self.num_rows)
+        indices = self.indices if self.coalesced else _last(self.indices, self.num_rows)
         return array.at[indices].set(
             rows,
             mode="drop",  # padding, which is out of range
             indices_are_sorted=self.coalesced,
             unique_indices=True,
-            out_sharding=_sharding_of_rows(array),
+            out_sharding=_sharding(array),
         )
 
     def add_to(self, array: Any) -> Array:
@@ -211,7 +211,7 @@ class RowSparse(metaclass=_RowSparseType):
                 mode="drop",
                 indices_are_sorted=self.coalesced,
                 unique_indices=self.coalesced,
-                out_sharding=_sharding_of_rows(array),
+                out_sharding=_sharding(array),
             )
         # Rounded only once, after the entries of each row are summed.
         rows = self.coalesce()
@@ -223,7 +223,7 @@ class RowSparse(metaclass=_RowSparseType):
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, RowSparse):
-            return _sum_of_row_sparse(self, other)
+            return _sum(self, other)
         if isinstance(other, int | float) and other == 0:  # the start of a `sum`
             return self
         if getattr(other, "shape", None) is None:
@@ -272,7 +272,7 @@ def coalesced(x: Any) -> Any:
 
 
 def _row_sparse(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool) -> RowSparse:
-    """Return a RowSparse of these fields; its values need not be arrays (see `_unflatten_rows`)."""
+    """Return a RowSparse of these fields; its values need not be arrays (see `_unflatten`)."""
     new = object.__new__(RowSparse)
     new._fill(rows, values, num_rows, coalesced, raw)
     return new
@@ -283,15 +283,15 @@ def _row_sparse(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: boo
 # Stored inverted, so that a `zeros_like` of them is padding, not row 0.
 
 
-def _hidden_rows(indices: Array) -> Any:
+def _hidden(indices: Array) -> Any:
     return as_opaque(~indices.astype(jnp.uint32))
 
 
-def _revealed_rows(rows: Any, num_rows: int) -> Array:
+def _revealed(rows: Any, num_rows: int) -> Array:
     return jnp.minimum(~from_opaque(rows), jnp.uint32(num_rows)).astype(jnp.int32)
 
 
-def _row_sparse_array(name: str, x: Any) -> Array:
+def _array(name: str, x: Any) -> Array:
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError) as error:
@@ -319,7 +319,7 @@ def _flags_beside_rows(flags: Array, values: Array) -> Array:
     return flags.reshape(-1, *[1] * (values.ndim - 1))
 
 
-def _coalesced_rows(indices: Array, values: Array, num_rows: int) -> tuple[Array, Array]:
+def _coalesced(indices: Array, values: Array, num_rows: int) -> tuple[Array, Array]:
     n = indices.shape[0]
     if not n:
         return indices, values
@@ -335,7 +335,7 @@ def _coalesced_rows(indices: Array, values: Array, num_rows: int) -> tuple[Array
     return unique, cast(jnp.where(padding, jnp.zeros_like(sums), sums), values.dtype)
 
 
-def _sharding_of_rows(array: Array, of_rows: bool = False) -> NamedSharding | None:
+def _sharding(array: Array, of_rows: bool = False) -> NamedSharding | None:
     """Return the sharding of an array, or of rows of it, that an Explicit mesh requires."""
     sharding = jax.typeof(array).sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
@@ -345,7 +345,7 @@ def _sharding_of_rows(array: Array, of_rows: bool = False) -> NamedSharding | No
     return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec[1:]))
 
 
-def _last_rows(indices: Array, num_rows: int) -> Array:
+def _last(indices: Array, num_rows: int) -> Array:
     """Return the indices with all but the last of equal ones replaced by padding."""
     if not indices.shape[0]:
         return indices
@@ -356,36 +356,36 @@ def _last_rows(indices: Array, num_rows: int) -> Array:
     return jnp.where(is_last, indices, num_rows)
 
 
-def _sum_of_row_sparse(a: RowSparse, b: RowSparse) -> RowSparse:
+def _sum(a: RowSparse, b: RowSparse) -> RowSparse:
     if a.shape != b.shape:
         raise ValueError(f"RowSparse: arrays of shapes {a.shape} and {b.shape} cannot be added.")
     dtype = promote(a.dtype, b.dtype)
     values = jnp.concatenate([cast(a.values, dtype), cast(b.values, dtype)])
-    rows = _hidden_rows(jnp.concatenate([a.indices, b.indices]))
+    rows = _hidden(jnp.concatenate([a.indices, b.indices]))
     return _row_sparse(rows, values, a.num_rows, False, a.raw and b.raw)
 
 
 def _restored(indices: Array, *rest: Any) -> RowSparse:
     """Return a RowSparse from its pickled form; pickles name this function."""
-    return _row_sparse(_hidden_rows(indices), *rest)
+    return _row_sparse(_hidden(indices), *rest)
 
 
-def _flatten_rows(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _flatten(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (x._rows, x.values), (x.num_rows, x.coalesced, x.raw)
 
 
 def _rows_with_keys(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    children, aux = _flatten_rows(x)
+    children, aux = _flatten(x)
     names = map(jax.tree_util.GetAttrKey, ("indices", "values"))
     return tuple(zip(names, children, strict=True)), aux
 
 
-def _unflatten_rows(aux: tuple[Any, ...], children: Any) -> RowSparse:
+def _unflatten(aux: tuple[Any, ...], children: Any) -> RowSparse:
     rows, values = children  # not always arrays: JAX unflattens with placeholders, too
     return _row_sparse(rows, values, *aux)
 
 
-jax.tree_util.register_pytree_with_keys(RowSparse, _rows_with_keys, _unflatten_rows, _flatten_rows)
+jax.tree_util.register_pytree_with_keys(RowSparse, _rows_with_keys, _unflatten, _flatten)
 
 
 def _row_sparse_as_dict(x: RowSparse) -> dict[str, Any]:
@@ -397,3 +397,4 @@ def _row_sparse_of_dict(like: RowSparse, arrays: Any) -> RowSparse:
 
 
 announce_to_flax(RowSparse, _row_sparse_as_dict, _row_sparse_of_dict)
+announce_node(RowSparse)

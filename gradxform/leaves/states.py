@@ -4,10 +4,11 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gradxform.errors import name_of
 from gradxform.leaves.trees import Path, entry_name, is_hole, like_params
@@ -134,6 +135,29 @@ def check_state(part: Any, state: Any, kind: type) -> Any:
         f"{name_of(part)}: the state must be of kind {kind.__name__}, got "
         f"{type(state).__name__}. Was this state made by another transform's init?"
     )
+
+
+def used_slots(part: Any, state: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the names of a state's slots that a rule does not do without.
+
+    Raises:
+      ValueError: if the state has arrays in a field that the rule does without, or None in one that
+        it needs.
+    """
+    unused = part.unused_slots
+    for name, default in getattr(part.State, "_field_defaults", {}).items():
+        if default is None and name not in unused and getattr(state, name) is None:
+            raise ValueError(
+                f"{name_of(part)}: the state does not have {name}, which this transform keeps. "
+                "Was this state made by the same call?"
+            )
+    for name in unused:
+        if any(map(jnp.size, jax.tree.leaves(getattr(state, name)))):
+            raise ValueError(
+                f"{name_of(part)}: the state has arrays in {name}, which this transform does not "
+                "keep. Was this state made by the same call?"
+            )
+    return tuple(k for k in names if k not in unused) if unused else tuple(names)
 
 
 def laid_like(tree: PyTree, like: PyTree) -> PyTree:

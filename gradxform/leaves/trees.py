@@ -119,13 +119,13 @@ def flatten_with_names(
         leaves, treedef = jax.tree.flatten(tree, is_leaf)
         names = _NAMES.get(treedef)
         if names is None:
-            names = [path for path, _ in _flatten_tree_with_names(tree, is_leaf, ())[0]]
+            names = [path for path, _ in _flatten_with_names(tree, is_leaf, ())[0]]
             _NAMES.keep(treedef, names)
         return list(zip(names, leaves, strict=True)), treedef
-    return _flatten_tree_with_names(tree, is_leaf, branches)
+    return _flatten_with_names(tree, is_leaf, branches)
 
 
-def _flatten_tree_with_names(
+def _flatten_with_names(
     tree: PyTree, is_leaf: Callable[[Any], bool] | None, branches: Collection[Path]
 ) -> tuple[list[tuple[Path, Any]], Any]:
     variables = set()
@@ -161,6 +161,17 @@ def map_with_paths(f: Callable[[Path, Any], Any], tree: PyTree) -> PyTree:
     """Map `f(path, leaf)` over the arrays of `tree`; holes stay."""
     named, treedef = flatten_with_names(tree, is_update_leaf)
     return treedef.unflatten(leaf if is_hole(leaf) else f(path, leaf) for path, leaf in named)
+
+
+def vacancies(tree: PyTree) -> list[tuple[Path, bool]]:
+    """Return where a tree has a hole or an empty container, and whether it is a hole."""
+
+    def is_empty(x: Any) -> bool:
+        structure = jax.tree.structure(x)
+        return structure.num_nodes == 1 and not structure.num_leaves
+
+    named = with_paths(tree, lambda x: is_update_leaf(x) or is_empty(x))
+    return [(path, is_hole(x)) for path, x in named if is_hole(x) or is_empty(x)]
 
 
 def path_at(tree: PyTree, index: int) -> str:
@@ -231,8 +242,8 @@ def check_params(part: Any, params: PyTree) -> None:
             dtype = getattr(leaf, "dtype", None) or type(leaf).__name__
             raise TypeError(
                 f"{name_of(part)}: parameter {path_at(params, index)} has dtype {dtype}; only "
-                "floating parameters can be optimized. Leave it out with masked(...) or "
-                "partition(...)."
+                "floating parameters can be optimized. "
+                f"{remedy_or_leave_out(params)}"
             )
 
 
@@ -256,14 +267,17 @@ class Aligned(NamedTuple):
 
 def check_shapes(part: Any, updates: PyTree, others: list[Any], what: str) -> None:
     """Require every update to be a floating array with the shape of its leaf of `others`."""
+    floating = set()
     for index, (g, other) in enumerate(zip(leaves_of(updates), others, strict=True)):
-        if not jnp.issubdtype(dtype_of(g), jnp.inexact):
+        dtype = getattr(g, "dtype", type(g))
+        if dtype not in floating and not jnp.issubdtype(dtype_of(g), jnp.inexact):
             raise TypeError(
                 f"{name_of(part)}: gradient of {path_at(updates, index)} has dtype {dtype_of(g)}; "
-                "only floating gradients can be transformed. Leave it out with masked(...) or "
-                "partition(...)."
+                "only floating gradients can be transformed. "
+                f"{remedy_or_leave_out(updates)}"
             )
-        if shape_of(g) != jnp.shape(other):
+        floating.add(dtype)
+        if getattr(g, "shape", ()) != jnp.shape(other):
             raise ValueError(
                 f"{name_of(part)}: gradient of {path_at(updates, index)} has shape {shape_of(g)}, "
                 f"{what} {jnp.shape(other)}."
@@ -294,15 +308,15 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
         if path not in indices:
             raise ValueError(
                 f"{name_of(part)}: the updates have a leaf {path_str(path)}, {what} none. "
-                f"{_remedy_for_unlike_trees(what)}"
+                f"{_remedy_for_sparse((lead, tree), 1) or _remedy_for_unlike_trees(what)}"
             )
         where.append(indices[path])
     covered = set(paths)
     for path in indices:
         if path not in covered and not any(path[: len(h)] == h for h in holes):
             raise ValueError(
-                f"{name_of(part)}: {what} a leaf {path_str(path)}, the updates none. A gradient of "
-                "None in its place would freeze the parameter for this step."
+                f"{name_of(part)}: {what} a leaf {path_str(path)}, the updates none. "
+                f"{_remedy_for_sparse(tree) or _REMEDY_FOR_NO_GRADIENT}"
             )
     return Aligned(leaves, treedef, where, [leaves[i] for i in where])
 
@@ -330,6 +344,33 @@ def require_params(part: Any, params: PyTree | None) -> None:
 def path_str(path: Path) -> str:
     """Write names as `leaf_path` writes a key path: `['dense']['kernel']`."""
     return "".join(f"[{k!r}]" for k in path) or "at the root"
+
+
+_REMEDY_FOR_NO_GRADIENT = (
+    "A gradient of None in its place would freeze the parameter for this step."
+)
+
+
+def remedy_or_leave_out(tree: PyTree) -> str:
+    """Return what to do about a leaf that no gradient can have, for messages."""
+    return _remedy_for_sparse(tree) or "Leave it out with masked(...) or partition(...)."
+
+
+def _remedy_for_sparse(tree: PyTree, depth: int = 0) -> str:
+    """Return what to do about a sparse array of JAX, two or more arrays to it; "" without one.
+
+    Its path leaves out so many names in front.
+    """
+    kind = getattr(sys.modules.get("jax.experimental.sparse"), "JAXSparse", ())
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
+    for path, x in flat:
+        if isinstance(x, kind):
+            name, where = type(x).__name__, leaf_path(path[depth:])
+            return (
+                f"{where} is a {name} of jax.experimental.sparse: let its array .data be the "
+                f"parameter, and make the {name} of that and its fixed indices in the loss."
+            )
+    return ""
 
 
 def _remedy_for_unlike_trees(what: str) -> str:

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from gradxform.linalg.products import (
         HIGHEST as HIGHEST,
         frobenius_norm as frobenius_norm,
+        inner_products as inner_products,
         matmul as matmul,
         matmul_in as matmul_in,
+        weighted_sum as weighted_sum,
     )
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

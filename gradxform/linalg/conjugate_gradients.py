@@ -23,7 +23,7 @@ class Solution(NamedTuple):
     is_convex: Array  # whether no direction with x^T A x <= 0 was met
 
 
-class _ConjugateGradientSearch(NamedTuple):
+class _Search(NamedTuple):
     x: Any
     r: Any
     d: Any  # the direction
@@ -68,29 +68,29 @@ def conjugate_gradients(
     least = jnp.maximum(jnp.asarray(tol, b_squared.dtype), float(jnp.finfo(b_squared.dtype).eps))
     small = jnp.square(least) * b_squared
 
-    def goes_on(search: _ConjugateGradientSearch) -> Array:  # False for a NaN
+    def goes_on(search: _Search) -> Array:  # False for a NaN
         return (search.r_squared > small) & search.is_convex & (search.steps < steps)
 
-    def turn(search: _ConjugateGradientSearch) -> _ConjugateGradientSearch:
+    def turn(search: _Search) -> _Search:
         x, r, d, r_squared, count, _ = search
         ad = product(d)
         curvature = inner(d, ad)
         is_convex = curvature > 0
         size = jnp.where(is_convex | (count == 0), jnp.abs(curvature), 0)
         a = over(r_squared, size)
-        x, r = _add_conjugate_direction(x, a, d), _add_conjugate_direction(r, -a, ad)
+        x, r = _add_direction(x, a, d), _add_direction(r, -a, ad)
         new = inner(r, r)
-        d = _add_conjugate_direction(r, over(new, r_squared), d)
-        return _ConjugateGradientSearch(x, r, d, new, count + 1, is_convex)
+        d = _add_direction(r, over(new, r_squared), d)
+        return _Search(x, r, d, new, count + 1, is_convex)
 
     x, r = start
     zero = jnp.zeros((), jnp.int32)
-    begun = _ConjugateGradientSearch(x, r, r, inner(r, r), zero, jnp.ones((), jnp.bool_))
+    begun = _Search(x, r, r, inner(r, r), zero, jnp.ones((), jnp.bool_))
     begun = settled_carry(turn, begun, None)
     ended = loop_at_most(steps, goes_on, turn, begun)
     return Solution(ended.x, ended.r, ended.steps, ended.is_convex)
 
 
-def _add_conjugate_direction(xs: PyTree, a: Array, ys: PyTree) -> PyTree:
+def _add_direction(xs: PyTree, a: Array, ys: PyTree) -> PyTree:
     """Return xs + a ys, in the dtypes of xs."""
     return jax.tree.map(lambda x, y: x + cast(a, x.dtype) * y, xs, ys)

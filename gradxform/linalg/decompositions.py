@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._jax.versions import is_tracer
+from gradxform.linalg.panels import is_by_panels, orthonormal_by_panels
 from gradxform.linalg.products import identity_like, matmul
 from gradxform.types import Array
 
@@ -27,18 +28,23 @@ def eigen(a: Array) -> tuple[Array, Array]:
     Reference: Ogita and Aishima, Iterative refinement for symmetric eigenvalue decomposition, 2018,
     Algorithm 1.
     """
-    values, vectors = one_by_one(_eigh_decomposition, a)
-    return _refined_decomposition(a, vectors) if 1 < a.shape[-1] <= _SMALL else (values, vectors)
+    values, vectors = one_by_one(_eigh, a)
+    return _refined(a, vectors) if 1 < a.shape[-1] <= _SMALL else (values, vectors)
 
 
 def orthonormal(a: Array) -> Array:
-    """Return the Q of the QR decompositions of matrices `(..., m, n)`, in float32 or wider."""
+    """Return the Q of the QR decompositions of matrices `(..., m, n)`, in float32 or wider.
+
+    On a TPU the columns of long matrices in float32 are decomposed by panels.
+    """
+    if is_by_panels(a):
+        return orthonormal_by_panels(a)
     return one_by_one(_q_of_qr_decomposition, a)
 
 
 def spectral_norm(a: Array) -> Array:
     """Return the largest singular values of matrices, in axes of length 1."""
-    return one_by_one(_spectral_norm_by_decomposition, a)
+    return one_by_one(_spectral_norm, a)
 
 
 def one_by_one(decompose: Callable[..., Any], *xs: Array) -> Any:
@@ -80,12 +86,12 @@ def _decompose_in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
     return in_turn
 
 
-def _eigh_decomposition(a: Array) -> tuple[Array, Array]:
+def _eigh(a: Array) -> tuple[Array, Array]:
     values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
     return values, vectors
 
 
-def _spectral_norm_by_decomposition(a: Array) -> Array:
+def _spectral_norm(a: Array) -> Array:
     return jnp.linalg.norm(a, ord=2, axis=(-2, -1), keepdims=True)
 
 
@@ -100,7 +106,7 @@ _MIX = 2.0**-12
 _SMALL = 128
 
 
-def _refined_decomposition(a: Array, v: Array) -> tuple[Array, Array]:
+def _refined(a: Array, v: Array) -> tuple[Array, Array]:
     """Return the eigenvalues and eigenvectors after one step of the refinement."""
     identity, vt = identity_like(a), jnp.swapaxes(v, -1, -2)
     r = identity - matmul(vt, v)

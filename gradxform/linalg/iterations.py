@@ -63,9 +63,7 @@ def power_iteration(
         a = _square_matrix_to_iterate("power_iteration", matrix)
         if v0 is None:
             key = jax.random.PRNGKey(0) if key is None else key
-            v0 = jax.random.uniform(
-                key, a.shape[-1:], _real_dtype_of_iteration(a), minval=-1.0, maxval=1.0
-            )
+            v0 = jax.random.uniform(key, a.shape[-1:], _real_dtype(a), minval=-1.0, maxval=1.0)
             v0 = cast(v0, a.dtype)
         elif jnp.shape(v0) != a.shape[-1:]:
             raise ValueError(
@@ -206,7 +204,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     wide = at_least_float32(dtype)
     a, b = cast(A, wide), cast(b, wide)
     square, target = matmul(a.T, a), matmul(a.T, b)
-    bound = _spectral_bound_for_iteration(square) if L is None else cast(jnp.asarray(L), wide)
+    bound = _spectral_bound(square) if L is None else cast(jnp.asarray(L), wide)
     step = 1 / jnp.where(bound == 0, 1, bound)  # any step will do for a matrix of zeros
 
     def turn(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
@@ -221,7 +219,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     return cast(x, dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
 
 
-def _spectral_bound_for_iteration(a: Array) -> Array:
+def _spectral_bound(a: Array) -> Array:
     """Return an upper bound on the absolute values of the eigenvalues of a matrix."""
     magnitudes = jnp.abs(a)
     columns = jnp.max(jnp.sum(magnitudes, axis=0), initial=0)
@@ -237,5 +235,5 @@ def _square_matrix_to_iterate(part: str, matrix: Any) -> Array:
     return cast(a, at_least_float32(a.dtype))
 
 
-def _real_dtype_of_iteration(a: Array) -> Any:
+def _real_dtype(a: Array) -> Any:
     return jnp.finfo(a.dtype).dtype

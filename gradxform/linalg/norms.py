@@ -38,7 +38,7 @@ def safe_norm(
             "safe_norm: ord must not be 0, which counts entries and is not differentiable; got "
             f"{shown(ord)}."
         )
-    x, dtype = _wide_and_real_for_norm(x)
+    x, dtype = _wide_and_real(x)
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0))
     # Infinity and NaN stay in the array.
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
@@ -62,7 +62,7 @@ def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
       x: an array.
       min_rms: the smallest value to return.
     """
-    x, dtype = _wide_and_real_for_norm(x)
+    x, dtype = _wide_and_real(x)
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
 
@@ -74,7 +74,7 @@ def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
     return cast(jnp.where(small, bound, root(jnp.where(small, jnp.ones_like(x), x))), dtype)
 
 
-def _wide_and_real_for_norm(x: Any) -> tuple[Array, Any]:
+def _wide_and_real(x: Any) -> tuple[Array, Any]:
     """Return an array in float32 or wider, and the real dtype of its norm."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.inexact):

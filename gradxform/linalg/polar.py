@@ -85,7 +85,7 @@ def orthogonalize(
         return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
 
     m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
-    if by_gram and _far_from_square_for_polar(m, n) and turns is None and dtype == wide:
+    if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
         x = _polar_by_gram(x, coefficients, gram, columns)
         return jnp.swapaxes(x, -1, -2) if tall else x
     x = cast(x, dtype)
@@ -109,13 +109,13 @@ GRAM_RATIO = 2.5
 _RENEWAL = 3
 
 
-def _far_from_square_for_polar(m: int, n: int) -> bool:
+def _far_from_square(m: int, n: int) -> bool:
     return n >= GRAM_RATIO * m
 
 
 def grams_needed(turns: int, by_gram: bool, m: int, n: int) -> int:
     """Return how many products X X^H `orthogonalize` forms for matrices of `m` <= `n` sides."""
-    return -(-turns // _RENEWAL) if by_gram and _far_from_square_for_polar(m, n) else turns
+    return -(-turns // _RENEWAL) if by_gram and _far_from_square(m, n) else turns
 
 
 def _polar_by_gram(
@@ -142,7 +142,7 @@ def _polar_by_gram(
 # The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
 
 
-def _polar_scaling_by_frobenius(
+def _scaling_by_frobenius(
     x: Array, eps: Scalar, columns: Columns | None
 ) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
@@ -152,7 +152,7 @@ def _polar_scaling_by_frobenius(
     return over(x * cast(factor, x.dtype), size, eps), None
 
 
-def _polar_scaling_by_spectral(
+def _scaling_by_spectral(
     x: Array, eps: Scalar, columns: Columns | None
 ) -> tuple[Array, Array | None]:
     if columns is not None:
@@ -169,32 +169,30 @@ def _polar_scaling_by_spectral(
 _FLOOR = 1e-8
 
 
-def _polar_scaling_by_aol(
-    x: Array, eps: Scalar, columns: Columns | None
-) -> tuple[Array, Array | None]:
-    x, gram = _with_gram_for_polar(x, columns)
+def _scaling_by_aol(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    x, gram = _with_gram(x, columns)
     rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
     scale = cast(lax.rsqrt(rows), x.dtype)
     return x * scale, gram * scale * jnp.swapaxes(scale, -1, -2)
 
 
-def _polar_scaling_by_schatten(
+def _scaling_by_schatten(
     x: Array, eps: Scalar, columns: Columns | None
 ) -> tuple[Array, Array | None]:
-    x, gram = _with_gram_for_polar(x, columns)
+    x, gram = _with_gram(x, columns)
     scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
     return x * scale, gram * scale * scale
 
 
-def _with_gram_for_polar(x: Array, columns: Columns | None) -> tuple[Array, Array]:
+def _with_gram(x: Array, columns: Columns | None) -> tuple[Array, Array]:
     """Return `x`, scaled down if squares overflow, and X X^H."""
     x = x * cast(taming(largest_entry(x, columns)), x.dtype)
     return x, gram_of(x, columns)
 
 
 PRECONDITIONINGS: dict[str, Callable[..., tuple[Array, Array | None]]] = {
-    "frobenius": _polar_scaling_by_frobenius,
-    "spectral": _polar_scaling_by_spectral,
-    "aol": _polar_scaling_by_aol,
-    "schatten": _polar_scaling_by_schatten,
+    "frobenius": _scaling_by_frobenius,
+    "spectral": _scaling_by_spectral,
+    "aol": _scaling_by_aol,
+    "schatten": _scaling_by_schatten,
 }

@@ -71,7 +71,7 @@ def square_root(a: Array) -> Array:
         t = (3 * identity - zy) / 2
         return matmul(y, t), matmul(t, z), zy - identity
 
-    root, _ = _power_until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
+    root, _ = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
     return root * jnp.sqrt(norm)
 
 
@@ -116,11 +116,11 @@ def inverse_root_within(
 
     def turn(x: Array, m: Array) -> tuple[Array, Array, Array]:
         t = ((p + 1) * identity - m) / p
-        power = _integer_power(t, p, precision)
+        power = _integer(t, p, precision)
         new = matmul(x, t, precision), matmul(power, m, precision)
         return *new, m - identity
 
-    x, m = _power_until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
+    x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
     return x, jnp.squeeze(largest_entry(m - identity), (-2, -1))
 
 
@@ -162,15 +162,15 @@ def rounding(a: Array) -> Array:
 # ------------------------------------------------------------------------------------------ helpers
 
 
-def _integer_power(a: Array, n: int, precision: lax.Precision) -> Array:
+def _integer(a: Array, n: int, precision: lax.Precision) -> Array:
     """Return a^n for n >= 1, by squaring."""
     if n == 1:
         return a
-    half = _integer_power(matmul(a, a, precision), n // 2, precision)
+    half = _integer(matmul(a, a, precision), n // 2, precision)
     return matmul(half, a, precision) if n % 2 else half
 
 
-def _power_until_converged(
+def _until_converged(
     turn: Callable[[Array, Array], tuple[Array, Array, Array]],
     x: Array,
     y: Array,

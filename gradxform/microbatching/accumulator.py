@@ -62,11 +62,9 @@ class Sink:
     def __init__(self, caller: str, accumulators: Any, result: PyTree, number: int) -> None:
         self.accumulators, self.result, self.number = accumulators, result, number
         for kind in jax.tree.leaves(accumulators):
-            _check_accumulator_kind(caller, kind)
+            _check_kind(caller, kind)
         try:
-            jax.tree.map(
-                functools.partial(_check_floating_for_accumulator, caller), accumulators, result
-            )
+            jax.tree.map(functools.partial(_check_floating, caller), accumulators, result)
         except ValueError as error:
             raise ValueError(
                 f"{caller}: accumulator must be a tree that is a prefix of what the function "
@@ -79,7 +77,7 @@ class Sink:
         def one(kind: Any, result: PyTree) -> PyTree:
             if isinstance(kind, Accumulator):
                 return kind.init(result)
-            return jax.tree.map(functools.partial(_begun_accumulator, kind, self.number), result)
+            return jax.tree.map(functools.partial(_begun, kind, self.number), result)
 
         return jax.tree.map(one, self.accumulators, self.result)
 
@@ -89,9 +87,7 @@ class Sink:
         def one(kind: Any, carry: PyTree, result: PyTree) -> PyTree:
             if isinstance(kind, Accumulator):
                 return kind.update(carry, result, index)
-            return jax.tree.map(
-                lambda c, x: _added_to_accumulator(kind, c, x, index), carry, result
-            )
+            return jax.tree.map(lambda c, x: _added(kind, c, x, index), carry, result)
 
         return jax.tree.map(one, self.accumulators, carry, result)
 
@@ -101,14 +97,12 @@ class Sink:
         def one(kind: Any, carry: PyTree, result: PyTree) -> PyTree:
             if isinstance(kind, Accumulator):
                 return kind.finalize(carry)
-            return jax.tree.map(
-                lambda c, x: _ended_accumulator(kind, c, x, self.number), carry, result
-            )
+            return jax.tree.map(lambda c, x: _ended(kind, c, x, self.number), carry, result)
 
         return jax.tree.map(one, self.accumulators, carry, self.result)
 
 
-def _check_accumulator_kind(caller: str, kind: Any) -> None:
+def _check_kind(caller: str, kind: Any) -> None:
     if not isinstance(kind, Accumulator | AccumulationType):
         name = kind.upper() if isinstance(kind, str) else None
         raise TypeError(
@@ -117,7 +111,7 @@ def _check_accumulator_kind(caller: str, kind: Any) -> None:
         )
 
 
-def _check_floating_for_accumulator(caller: str, kind: Any, result: PyTree) -> None:
+def _check_floating(caller: str, kind: Any, result: PyTree) -> None:
     for path, x in jax.tree_util.tree_flatten_with_path(result)[0]:
         if kind in MEANS and not jnp.issubdtype(x.dtype, jnp.inexact):
             raise TypeError(
@@ -126,7 +120,7 @@ def _check_floating_for_accumulator(caller: str, kind: Any, result: PyTree) -> N
             )
 
 
-def _begun_accumulator(kind: AccumulationType, number: int, x: Any) -> Array:
+def _begun(kind: AccumulationType, number: int, x: Any) -> Array:
     if kind is AccumulationType.CONCAT:
         return zeros_of(x, (number,))
     zeros = zeros_of(x)
@@ -134,7 +128,7 @@ def _begun_accumulator(kind: AccumulationType, number: int, x: Any) -> Array:
     return cast(zeros, at_least_float32(x.dtype)) if floating else zeros
 
 
-def _added_to_accumulator(kind: AccumulationType, carry: Array, x: Any, index: Any) -> Array:
+def _added(kind: AccumulationType, carry: Array, x: Any, index: Any) -> Array:
     x = cast(jnp.asarray(x), carry.dtype)
     if kind is AccumulationType.CONCAT:
         return lax.dynamic_update_index_in_dim(carry, x, index, 0)
@@ -143,7 +137,7 @@ def _added_to_accumulator(kind: AccumulationType, carry: Array, x: Any, index: A
     return carry + x
 
 
-def _ended_accumulator(kind: AccumulationType, carry: Array, x: Any, number: int) -> Array:
+def _ended(kind: AccumulationType, carry: Array, x: Any, number: int) -> Array:
     if kind is AccumulationType.CONCAT:
         if carry.ndim == 1:
             return carry
@@ -166,5 +160,5 @@ def aggregated_over_examples(accumulators: Any, results: PyTree) -> PyTree:
         return jax.tree.map(lambda x: reduce(x, axis=0), results)
 
     for kind in jax.tree.leaves(accumulators):
-        _check_accumulator_kind("micro_vmap", kind)
+        _check_kind("micro_vmap", kind)
     return jax.tree.map(one, accumulators, results)

@@ -53,9 +53,9 @@ def microbatch(
         return fun
     caller, size = "microbatch", microbatch_size
     check_size(caller, size)
-    nums = _microbatch_argument_numbers(caller, "argnums", argnums)
+    nums = _argument_numbers(caller, "argnums", argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
-    axes = _microbatch_argument_numbers(caller, "in_axes", in_axes)
+    axes = _argument_numbers(caller, "in_axes", in_axes)
     if isinstance(in_axes, int):
         axes *= len(nums) + len(names)
     elif len(axes) != len(nums) + len(names):
@@ -66,10 +66,10 @@ def microbatch(
 
     @functools.wraps(fun)
     def in_parts(*args: Any, **kwargs: Any) -> Any:
-        _check_microbatch_arguments(caller, nums, names, args, kwargs)
+        _check_arguments(caller, nums, names, args, kwargs)
         batch = {**{n: args[n] for n in nums}, **{k: kwargs[k] for k in names}}
         axis_at = dict(zip(batch, axes, strict=True))
-        number = _batch_size_to_microbatch(caller, batch, axis_at, size) // size
+        number = _batch_size(caller, batch, axis_at, size) // size
 
         def evaluate(index: Any) -> Any:
             def part(at: int, x: Any) -> Array:
@@ -206,7 +206,7 @@ def micro_grad(
       metrics_fn: a function of it too, of a few numbers.
       num_real_microbatches: as in `microbatch`.
     """
-    of_batch = _microbatch_argument_numbers("micro_grad", "batch_argnums", batch_argnums)
+    of_batch = _argument_numbers("micro_grad", "batch_argnums", batch_argnums)
     with_aux = fun if has_aux else lambda *args, **kwargs: (fun(*args, **kwargs), None)
     value_and_grad = jax.value_and_grad(with_aux, argnums, has_aux=True)
 
@@ -216,7 +216,7 @@ def micro_grad(
 
     @functools.wraps(fun)
     def of_all(*args: Any, **kwargs: Any) -> tuple[Any, IndividualOutputs]:
-        _check_microbatch_arguments("micro_grad", of_batch, (), args, kwargs)
+        _check_arguments("micro_grad", of_batch, (), args, kwargs)
         if keep_batch_dim:
             args = tuple(
                 _micro_grad_argument(i, arg) if i in of_batch else arg for i, arg in enumerate(args)
@@ -235,7 +235,7 @@ def micro_grad(
 # ---------------------------------------------------------------------------- checks of arguments
 
 
-def _microbatch_argument_numbers(caller: str, name: str, x: Any) -> tuple[int, ...]:
+def _argument_numbers(caller: str, name: str, x: Any) -> tuple[int, ...]:
     numbers: Any = (x,) if isinstance(x, int) else x
     valid = isinstance(numbers, Iterable) and not isinstance(numbers, str | dict)
     numbers = tuple(numbers) if valid else ()
@@ -244,7 +244,7 @@ def _microbatch_argument_numbers(caller: str, name: str, x: Any) -> tuple[int, .
     return numbers
 
 
-def _check_microbatch_arguments(
+def _check_arguments(
     caller: str, nums: Sequence[int], names: Sequence[str], args: Any, kwargs: dict[str, Any]
 ) -> None:
     for n in nums:
@@ -261,9 +261,7 @@ def _check_microbatch_arguments(
             )
 
 
-def _batch_size_to_microbatch(
-    caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: int
-) -> int:
+def _batch_size(caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: int) -> int:
     """Return the number of examples, which must be the same everywhere."""
     sizes = {}
     for k, tree in batch.items():

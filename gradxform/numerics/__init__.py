@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         scalars_as as scalars_as,
         shrinking as shrinking,
         squarable as squarable,
+        sum_as_first as sum_as_first,
         taming as taming,
         times as times,
         value_at as value_at,

@@ -47,6 +47,9 @@ def loop_at_most(
             return known_turn(given[1], x)
 
     leaves, treedef = jax.tree.flatten(given)
+    # JAX keeps a custom derivative as long as its program: a traced array in a closure of it would
+    # leak out of the trace.
+    known = [None if isinstance(x, jax.Array) else x for x in leaves]
     arrays = [x if isinstance(x, jax.Array) else None for x in leaves]
 
     @jax.custom_jvp
@@ -63,7 +66,7 @@ def loop_at_most(
         return lax.scan(step, carry, None, length=most)[0]
 
     def whole(arrays: list[Any]) -> PyTree:
-        pairs = zip(leaves, arrays, strict=True)
+        pairs = zip(known, arrays, strict=True)
         return treedef.unflatten([x if new is None else new for x, new in pairs])
 
     run.defjvp(lambda primals, tangents: jax.jvp(branching, primals, tangents))

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import Tracer
-from gradxform.errors import TracedCallError, name_of, shown
+from gradxform.errors import TracedCallError, name_of, require_int32, shown
 from gradxform.types import Array, Scalar
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -37,9 +37,7 @@ def scalar_dtype() -> Any:
     `rule`, must not call it: the key of its compiled form has the dtypes of its arguments, but not
     this dtype.
     """
-    if not has_64_bits():
-        return _FLOAT32
-    return _SCALARS.get() or _FLOAT64
+    return jax.dtypes.canonicalize_dtype(_SCALARS.get() or _FLOAT64)
 
 
 @contextlib.contextmanager
@@ -67,7 +65,9 @@ def safe_increment(count: Any) -> Array:
     Raises:
       ValueError: if `count` is neither integer nor floating.
     """
-    count = count if isinstance(count, jax.Array) else jnp.asarray(count)
+    if not isinstance(count, jax.Array):
+        require_int32("safe_increment", "count", count)
+        count = jnp.asarray(count)
     if not (jnp.issubdtype(count.dtype, jnp.integer) or jnp.issubdtype(count.dtype, jnp.floating)):
         raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
     return _safely_incremented_number(count) if isinstance(count, Tracer) else _INCREMENTED(count)
@@ -151,7 +151,7 @@ def value_at(x: Any, count: Array) -> Array:
         message = f"{name_of(x)}: a schedule is called with one argument, the count: {error}"
         raise ScheduleError(x, message) from None
     try:
-        value = _checked_number(x, "a schedule's value", value, (jnp.integer, jnp.floating), rule)
+        value = _checked(x, "a schedule's value", value, (jnp.integer, jnp.floating), rule)
     except TypeError as error:
         raise ScheduleError(x, str(error)) from None
     return scalar(value)
@@ -182,12 +182,12 @@ def promote(*dtypes: Any) -> Any:
     distinct = {jnp.dtype(d) for d in dtypes}
     if len(distinct) == 1:
         return distinct.pop()
-    wide = [_FLOAT32 if _is_tiny_number_dtype(d) else d for d in distinct]
+    wide = [_FLOAT32 if _is_tiny_dtype(d) else d for d in distinct]
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(jnp.promote_types, wide)
 
 
-def _is_tiny_number_dtype(dtype: Any) -> bool:
+def _is_tiny_dtype(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 2
 
 
@@ -234,6 +234,12 @@ def add(a: Array, b: Array) -> Array:
         dtype = promote(a.dtype, b.dtype)
         a, b = cast(a, dtype), cast(b, dtype)
     return lax.add(a, b)
+
+
+def sum_as_first(a: Any, b: Any) -> Array:
+    """Return `a + b`, added in the dtype that holds both, in the dtype of `a`."""
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    return cast(add(a, b), a.dtype)
 
 
 def times(factor: Scalar, x: Array) -> Array:
@@ -346,10 +352,10 @@ def looked_up(rows: Array) -> Array:
     """
     if not jnp.issubdtype(rows.dtype, jnp.floating) or rows.dtype.itemsize < 2:
         return rows
-    return lax.platform_dependent(rows, cpu=_number_divided_by_one, default=lambda x: x)
+    return lax.platform_dependent(rows, cpu=_divided_by_one, default=lambda x: x)
 
 
-def _number_divided_by_one(x: Array) -> Array:
+def _divided_by_one(x: Array) -> Array:
     one = lax.select(lax.eq(x, x), lax.full_like(x, 1), lax.full_like(x, 2))  # not known to XLA
     return lax.div(x, one)
 
@@ -359,24 +365,25 @@ def _number_divided_by_one(x: Array) -> Array:
 
 def as_flag(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` as a boolean scalar, or raise if it is not one."""
-    return _checked_number(part, name, x, (jnp.bool_,), "True or False")
+    return _checked(part, name, x, (jnp.bool_,), "True or False")
 
 
 def as_step(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` that counts steps as an int32 scalar."""
-    return cast(_checked_number(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
+    return cast(_checked(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
 
 
 def as_number(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` as a real scalar of the step."""
-    return scalar(_checked_number(part, name, x, (jnp.integer, jnp.floating), "one real number"))
+    return scalar(_checked(part, name, x, (jnp.integer, jnp.floating), "one real number"))
 
 
-def _checked_number(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
-    if isinstance(x, int) and not -(2**31) <= x < 2**31:
-        if jnp.floating not in kinds or abs(x) > sys.float_info.max:
-            most = "a float" if jnp.floating in kinds else "32 bits, at most 2**31 - 1"
-            raise ValueError(f"{name_of(part)}: {name} must be {rule} of {most}, got {shown(x)}.")
+def _checked(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
+    if jnp.integer in kinds and jnp.floating not in kinds:
+        require_int32(part, name, x)
+    if isinstance(x, int | np.integer) and not -(2**31) <= x < 2**31:
+        if abs(x) > sys.float_info.max:
+            raise ValueError(f"{name_of(part)}: {name} must be {rule} of a float, got {shown(x)}.")
         x = float(x)
     is_scalar = (isinstance(x, bool | int | float) or hasattr(x, "dtype")) and np.shape(x) == ()
     if not is_scalar or not any(jnp.issubdtype(jnp.result_type(x), kind) for kind in kinds):

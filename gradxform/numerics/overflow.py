@@ -17,7 +17,8 @@ def bounded_square(x: Array) -> Array:
     if jnp.iscomplexobj(x):
         return lax.complex(bounded_square(x.real), bounded_square(x.imag))
     most = float(jnp.finfo(x.dtype).max) ** 0.5 / 2
-    return jnp.where(jnp.isinf(x), x, jnp.clip(x, -most, most))
+    bounded = lax.clamp(lax.full_like(x, -most), x, lax.full_like(x, most))
+    return lax.select(lax.is_finite(x), bounded, x)
 
 
 def saturated(x: Array) -> Array:
@@ -26,7 +27,16 @@ def saturated(x: Array) -> Array:
     For squares in a state: one that is infinite would never become another number again, and the
     average of two that are half of the largest does not overflow.
     """
-    return jnp.minimum(x, float(jnp.finfo(x.dtype).max) / 2)
+    return lax.min(x, lax.full_like(x, float(jnp.finfo(x.dtype).max) / 2))
+
+
+def clipped(x: Array) -> Array:
+    """Return `x`, clipped to half of the range of its dtype on both sides; NaN stays.
+
+    As `saturated`, for a state of numbers of either sign.
+    """
+    most = float(jnp.finfo(x.dtype).max) / 2
+    return lax.clamp(lax.full_like(x, -most), x, lax.full_like(x, most))
 
 
 def quotient_by_shared(x: Array, divisor: Array) -> Array:
@@ -39,6 +49,16 @@ def quotient_by_shared(x: Array, divisor: Array) -> Array:
     # Below 2**100 the inverse is normal as it is, and a quarter could take digits from `x`.
     lift = jnp.where(jnp.abs(divisor) > 2.0**100, quarter, one)
     return (x * cast(lift, x.dtype)) / cast(divisor * lift, x.dtype)
+
+
+def settled(x: Array) -> Array:
+    """Return `x`, with whose operations the compiler does not merge those that follow.
+
+    Where `x` is in the range, what XLA makes of both may not be: it turns (a / b) / c into
+    a / (b c), (a / b) / (c / d) into (a d) / (b c), and with a constant c, of arrays of one entry,
+    (c x) (c x) into (c c) (x x). It does not know that no entry is negated here but NaN.
+    """
+    return lax.select(lax.eq(x, x), x, lax.neg(x))
 
 
 def cast_slot(new: Array, old: Array) -> Array:

@@ -8,10 +8,6 @@ from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adahessian",
-]
-
 
 @optimizer
 def adahessian(
@@ -19,7 +15,7 @@ def adahessian(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-4,
-    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay: ScalarOrSchedule | None = 0.0,
     weight_decay_mask: StaticMask | None = None,
     hessian_power: float = 1.0,
     update_interval: int = 1,
@@ -36,7 +32,6 @@ def adahessian(
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too. The authors use 0.15
         for ResNets on CIFAR-10.
-      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
       spatial_averaging: whether estimates are averaged over the windows of kernels, by
         `average_spatial_axes`; for other kernels than arrays of four axes or more, chain it to
         `hessian_diagonal_fn` yourself.

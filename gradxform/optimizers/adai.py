@@ -5,10 +5,6 @@ from gradxform.transforms.adai import scale_by_adai
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adai",
-]
-
 
 @optimizer
 def adai(
@@ -19,7 +15,7 @@ def adai(
     damping: float = 1.0,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Adai: SGD with momentum that forgets faster where gradients are large.
 
@@ -30,5 +26,5 @@ def adai(
     See `scale_by_adai` and `scale_by_learning_rate` for the other arguments.
     """
     return decayed_descent(
-        "adai", scale_by_adai(b0, b2, eps, damping), learning_rate, weight_decay, mask
+        "adai", scale_by_adai(b0, b2, eps, damping), learning_rate, weight_decay, weight_decay_mask
     )

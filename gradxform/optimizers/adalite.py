@@ -5,10 +5,6 @@ from gradxform.transforms.adalite import scale_by_adalite
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adalite",
-]
-
 
 @optimizer
 def adalite(
@@ -20,8 +16,8 @@ def adalite(
     tau: float = 1.0,
     g_norm_min: float = 1e-10,
     ratio_min: float = 1e-4,
-    weight_decay: ScalarOrSchedule = 0.01,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.01,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Adalite: Adam with moments of rank 1, of gradients as large as their parameters.
 
@@ -30,4 +26,4 @@ def adalite(
     Reference: pytorch_optimizer, Adalite; a paper is not known.
     """
     direction = scale_by_adalite(b1, b2, eps, eps2, tau, g_norm_min, ratio_min)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

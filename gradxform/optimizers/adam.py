@@ -6,18 +6,16 @@ from gradxform.optimizers.optimizer import (
     with_arguments,
     with_weight_decay,
 )
-from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
+from gradxform.transforms.adam import (
+    scale_by_adam,
+    scale_by_amsgrad,
+    scale_by_nadam,
+    scale_by_tf_amsgrad,
+    scale_by_torch_amsgrad,
+)
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
-
-__all__ = [
-    "adam",
-    "adamw",
-    "amsgrad",
-    "nadam",
-    "nadamw",
-]
 
 
 @optimizer
@@ -47,8 +45,8 @@ def adamw(
     eps: float = 1e-8,
     eps_root: float = 0.0,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
     *,
     nesterov: bool = False,
     decay_by_learning_rate: bool = True,
@@ -65,7 +63,9 @@ def adamw(
     Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 2.
     """
     direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask, decay_by_learning_rate)
+    return with_weight_decay(
+        direction, learning_rate, weight_decay, weight_decay_mask, decay_by_learning_rate
+    )
 
 
 @optimizer
@@ -111,7 +111,7 @@ def nadamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     *,
     nesterov: bool = True,
 ) -> chain:
@@ -123,7 +123,15 @@ def nadamw(
     Decoupled Weight Decay Regularization, 2019.
     """
     return adamw(
-        learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov
+        learning_rate,
+        b1,
+        b2,
+        eps,
+        eps_root,
+        mu_dtype,
+        weight_decay,
+        weight_decay_mask,
+        nesterov=nesterov,
     )
 
 
@@ -141,14 +149,29 @@ def amsgrad(
     correct_after: bool = False,
     eps_before_correction: bool | None = None,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AMSGrad: Adam, divided by the root of the largest second moment so far.
 
     `amsgrad(lr, correct_after=True, eps_before_correction=False)` is PyTorch's `Adam(amsgrad=True)`
     and, with a weight_decay, its `AdamW`; with correct_after alone it is Keras's.
 
-    See `scale_by_amsgrad` and `scale_by_learning_rate` for the arguments.
+    Args:
+      correct_after: whether the maximum is taken before v is corrected, as by
+        `scale_by_tf_amsgrad` and `scale_by_torch_amsgrad`.
+      eps_before_correction: with correct_after, whether eps is added before the correction, as in
+        Keras; by default it is. Without, the rule is PyTorch's.
+
+    See `scale_by_amsgrad` and `scale_by_learning_rate` for the other arguments.
+
+    Raises:
+      ValueError: if eps_before_correction is set without correct_after, or a correction is left out
+        with it.
     """
-    direction = with_arguments(scale_by_amsgrad, locals())
-    return decayed_descent("amsgrad", direction, learning_rate, weight_decay, mask)
+    if eps_before_correction and not correct_after:
+        raise ValueError("amsgrad: eps_before_correction=True needs correct_after=True.")
+    if correct_after and not (bias_correction_mu and bias_correction_nu):
+        raise ValueError("amsgrad: correct_after=True corrects both moments; leave both in.")
+    late = scale_by_torch_amsgrad if eps_before_correction is False else scale_by_tf_amsgrad
+    direction = with_arguments(late if correct_after else scale_by_amsgrad, locals())
+    return decayed_descent("amsgrad", direction, learning_rate, weight_decay, weight_decay_mask)

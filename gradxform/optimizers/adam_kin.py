@@ -10,22 +10,15 @@ from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,
     scale_by_radam,
+    scale_by_rectified_belief,
+    scale_by_torch_radam,
     scale_by_yogi,
 )
 from gradxform.transforms.normalization import centralize
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.types import ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
-
-__all__ = [
-    "adabelief",
-    "adamax",
-    "adamaxw",
-    "radam",
-    "ranger",
-    "yogi",
-]
 
 
 @optimizer
@@ -44,16 +37,19 @@ def adabelief(
 ) -> chain:
     """AdaBelief: Adam, divided by how far gradients are from their average, not from 0.
 
-    Args:
-      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+    With amsgrad or a threshold, the rule is `scale_by_rectified_belief`, else `scale_by_belief`.
 
-    See `scale_by_belief` and `scale_by_learning_rate` for the other arguments.
+    See `scale_by_rectified_belief` and `scale_by_learning_rate` for the arguments.
+
+    Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
+    Gradients, 2020, Algorithm 2, which uses one epsilon of 1e-8 for both of ours.
     """
-    direction = with_arguments(scale_by_belief, locals())
-    decay = weight_decay, weight_decay_mask
-    return decayed_descent(
-        "adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask"
+    is_papers = threshold is None and not amsgrad
+    direction = with_arguments(
+        scale_by_belief if is_papers else scale_by_rectified_belief, locals()
     )
+    decay = weight_decay, weight_decay_mask
+    return decayed_descent("adabelief", direction, learning_rate, *decay)
 
 
 @optimizer
@@ -79,8 +75,8 @@ def adamaxw(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
     *,
     eps_in_max: bool = True,
 ) -> chain:
@@ -95,7 +91,7 @@ def adamaxw(
     Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 2.
     """
     direction = scale_by_adamax(b1, b2, eps, eps_in_max=eps_in_max)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -110,14 +106,19 @@ def radam(
     nesterov: bool = False,
     eps_before_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """RAdam: Adam that is divided only once its second moment has seen enough gradients.
 
-    See `scale_by_radam` and `scale_by_learning_rate` for the arguments.
+    Args:
+      eps_before_correction: whether the rule is PyTorch's, `scale_by_torch_radam`.
+
+    See `scale_by_radam` and `scale_by_learning_rate` for the other arguments.
     """
-    direction = with_arguments(scale_by_radam, locals())
-    return decayed_descent("radam", direction, learning_rate, weight_decay, mask)
+    direction = with_arguments(
+        scale_by_torch_radam if eps_before_correction else scale_by_radam, locals()
+    )
+    return decayed_descent("radam", direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -131,15 +132,16 @@ def ranger(
     *,
     threshold: float = 5.0,
     eps_before_correction: bool = True,
-    axis: int = -1,
+    axis: Size = -1,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> lookahead:
     """Ranger: RAdam of centralized gradients, inside lookahead.
 
     Evaluate `eval_params(state, params)`.
 
     Args:
+      eps_before_correction: whether the rule is PyTorch's, `scale_by_torch_radam`.
       axis: the axis of the outputs; the last one of layers of Flax.
 
     See `scale_by_radam`, `scale_by_learning_rate` and `lookahead` for the other arguments.
@@ -147,8 +149,11 @@ def ranger(
     Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
     Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
     """
-    direction = chain(centralize(axis=axis), with_arguments(scale_by_radam, locals()))
-    fast = decayed_descent("ranger", direction, learning_rate, weight_decay, mask)
+    rule = with_arguments(
+        scale_by_torch_radam if eps_before_correction else scale_by_radam, locals()
+    )
+    direction = chain(centralize(axis=axis), rule)
+    fast = decayed_descent("ranger", direction, learning_rate, weight_decay, weight_decay_mask)
     return lookahead(fast, sync_period, slow_step_size)
 
 
@@ -160,11 +165,11 @@ def yogi(
     eps: float = 1e-3,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Yogi: Adam with a second moment that changes additively and never forgets quickly.
 
     See `scale_by_yogi` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_yogi(b1, b2, eps)
-    return decayed_descent("yogi", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("yogi", direction, learning_rate, weight_decay, weight_decay_mask)

@@ -5,10 +5,6 @@ from gradxform.transforms.adam_mini import scale_by_adam_mini
 from gradxform.types import DType, ScalarOrSchedule, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adam_mini",
-]
-
 
 @optimizer
 def adam_mini(
@@ -17,8 +13,8 @@ def adam_mini(
     b2: float = 0.999,
     eps: float = 1e-8,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
     *,
     blocks: StaticTree = None,
 ) -> chain:
@@ -29,4 +25,4 @@ def adam_mini(
     Reference: Zhang et al., Adam-mini: Use Fewer Learning Rates To Gain More, 2024, Algorithm 1.
     """
     direction = scale_by_adam_mini(b1, b2, eps, mu_dtype, blocks=blocks)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

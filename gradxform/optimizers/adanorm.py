@@ -5,10 +5,6 @@ from gradxform.transforms.adanorm import scale_by_adanorm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adanorm",
-]
-
 
 @optimizer
 def adanorm(
@@ -22,11 +18,11 @@ def adanorm(
     amsgrad: bool = False,
     eps_before_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdamNorm: Adam of gradients that do not become shorter than their average norm.
 
     See `scale_by_adanorm` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_adanorm, locals())
-    return decayed_descent("adanorm", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adanorm", direction, learning_rate, weight_decay, weight_decay_mask)

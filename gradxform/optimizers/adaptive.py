@@ -12,15 +12,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adadelta",
-    "adagrad",
-    "kate",
-    "reg_adagrad",
-    "rmsprop",
-    "sparse_adagrad",
-]
-
 
 @optimizer
 def rmsprop(
@@ -125,7 +116,6 @@ def adadelta(
     Args:
       learning_rate: at least 0, or a schedule. Defaults to 1: the paper does not have one.
       weight_decay: at least 0, or a schedule; added to the gradient.
-      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_adadelta` for the other arguments.
     """
@@ -143,10 +133,12 @@ def kate(
     eps: float = 1e-8,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """KATE: Adagrad without its root, so that the scale of data does not matter.
 
     See `scale_by_kate` and `scale_by_learning_rate` for the arguments.
     """
-    return decayed_descent("kate", scale_by_kate(delta, eps), learning_rate, weight_decay, mask)
+    return decayed_descent(
+        "kate", scale_by_kate(delta, eps), learning_rate, weight_decay, weight_decay_mask
+    )

@@ -6,11 +6,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "ademamix",
-    "simplified_ademamix",
-]
-
 
 @optimizer
 def ademamix(
@@ -23,7 +18,7 @@ def ademamix(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdEMAMix: AdamW whose momentum is a fast average of the gradient plus a very slow one.
 
@@ -36,7 +31,7 @@ def ademamix(
     """
     return chain(
         scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -50,7 +45,7 @@ def simplified_ademamix(
     eps: float = 1e-8,
     eps_root: float = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Simplified AdEMAMix: one slow momentum, and more weight for the newest gradient.
 
@@ -65,6 +60,6 @@ def simplified_ademamix(
     """
     return chain(
         scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -6,11 +6,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "acprop",
-    "adopt",
-]
-
 
 @optimizer
 def acprop(
@@ -20,7 +15,7 @@ def acprop(
     eps: float = 1e-16,
     eps_root: float = 1e-16,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """ACProp: AdaBelief one step behind, the gradient over the deviations of earlier ones.
 
@@ -34,7 +29,7 @@ def acprop(
     """
     return chain(
         scale_by_acprop(b1, b2, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 

@@ -12,14 +12,6 @@ from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "add_sign",
-    "grad_variance_scaled",
-    "grams",
-    "neural_optimizer1",
-    "power_sign",
-]
-
 
 @optimizer
 def add_sign(
@@ -104,8 +96,8 @@ def grams(
     eps: float = 1e-8,
     eps_root: float = 0.0,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Grams: Adam's steps in the direction of the gradient, with decoupled weight decay.
 
@@ -118,5 +110,8 @@ def grams(
     Algorithm 1.
     """
     return with_weight_decay(
-        scale_by_grams(b1, b2, eps, eps_root, mu_dtype), learning_rate, weight_decay, mask
+        scale_by_grams(b1, b2, eps, eps_root, mu_dtype),
+        learning_rate,
+        weight_decay,
+        weight_decay_mask,
     )

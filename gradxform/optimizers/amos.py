@@ -3,12 +3,8 @@
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.amos import step_by_amos
 from gradxform.transforms.momentum import ema
-from gradxform.types import Decay, ScalarOrSchedule
+from gradxform.types import Decay, ScalarOrSchedule, Size
 from gradxform.wrappers.compose import chain
-
-__all__ = [
-    "amos",
-]
 
 
 @optimizer
@@ -20,7 +16,7 @@ def amos(
     c_coef: float = 0.25,
     d_coef: float = 0.25,
     eps: float = 1e-18,
-    axis: int | tuple[int, ...] | None = None,
+    axis: Size | tuple[int, ...] | None = None,
 ) -> chain:
     """Amos: scaled steps with a weight decay that follows from the learning rate.
 

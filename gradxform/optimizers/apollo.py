@@ -5,11 +5,6 @@ from gradxform.transforms.apollo import scale_by_apollo
 from gradxform.types import Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "apollo",
-    "apollo_mini",
-]
-
 
 @optimizer
 def apollo(
@@ -20,8 +15,8 @@ def apollo(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
     weight_dimension_numbers: StaticTree = None,
     *,
     granularity: str = "channel",
@@ -36,7 +31,7 @@ def apollo(
     Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, Algorithm 1.
     """
     direction = with_arguments(scale_by_apollo, locals())
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -48,7 +43,7 @@ def apollo_mini(
     b2: float = 0.999,
     eps: float = 1e-6,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     weight_dimension_numbers: StaticTree = None,
     *,
     growth: float = 1.01,

@@ -7,11 +7,6 @@ from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.cautious import cautious
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "cautious_adamw",
-    "cautious_lion",
-]
-
 
 @optimizer
 def cautious_adamw(
@@ -20,8 +15,8 @@ def cautious_adamw(
     b2: float = 0.999,
     eps: float = 1e-8,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
     xi: float = 1.0,
 ) -> chain:
     """AdamW whose direction is masked where it disagrees with the gradient: C-AdamW.
@@ -35,7 +30,7 @@ def cautious_adamw(
     Algorithm 1.
     """
     direction = cautious(scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype), xi, descent=False)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -44,8 +39,8 @@ def cautious_lion(
     b1: float = 0.9,
     b2: float = 0.99,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-3,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-3,
+    weight_decay_mask: StaticMask | None = None,
     xi: float = 1.0,
 ) -> chain:
     """Lion whose direction is masked where it disagrees with the gradient: C-Lion.
@@ -58,4 +53,4 @@ def cautious_lion(
     Reference: Liang et al., Cautious Optimizers: Improving Training with One Line of Code, 2024.
     """
     direction = cautious(scale_by_lion(b1, b2, mu_dtype), xi, descent=False)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -6,10 +6,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "cocob",
-]
-
 
 @optimizer
 def cocob(
@@ -17,7 +13,7 @@ def cocob(
     alpha: float = 100.0,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """COCOB: coin betting. No learning rate; every entry steps in proportion to what it has won.
 
@@ -33,7 +29,7 @@ def cocob(
     Betting, 2017, Algorithm 2.
     """
     return chain(
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate, flip_sign=False),
         scale_by_cocob(alpha, eps),
     )

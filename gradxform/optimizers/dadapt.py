@@ -4,11 +4,6 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.dadapt import step_by_dadapt_adamw, step_by_prodigy
 from gradxform.types import ScalarOrSchedule, StaticMask
 
-__all__ = [
-    "dadapt_adamw",
-    "prodigy",
-]
-
 
 @optimizer
 def dadapt_adamw(

@@ -12,11 +12,6 @@ from gradxform.types import Decay, DType, Fixed, Key, ScalarOrSchedule, Size, St
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "dion",
-    "dion2",
-]
-
 
 @optimizer
 def dion(

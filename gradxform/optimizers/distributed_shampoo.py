@@ -9,10 +9,6 @@ from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree, Un
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "distributed_shampoo",
-]
-
 
 @optimizer
 def distributed_shampoo(

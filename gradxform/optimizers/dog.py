@@ -8,11 +8,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "dog",
-    "dowg",
-]
-
 
 @optimizer
 def dog(
@@ -20,7 +15,7 @@ def dog(
     init_step: tuple[Any, ...] = ("heuristic", 1e-6),
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """DoG: SGD whose step size is the distance moved over the root of the sum of |g|^2.
 
@@ -37,7 +32,7 @@ def dog(
     2023, the step size (DoG) of section 1.
     """
     return chain(
-        add_decayed_weights(0.0 if weight_decay is None else weight_decay, mask),
+        add_decayed_weights(0.0 if weight_decay is None else weight_decay, weight_decay_mask),
         scale_by_dog(init_step, eps),
         scale_by_learning_rate(learning_rate),
     )
@@ -49,7 +44,7 @@ def dowg(
     init_estim_sq_dist: float | None = None,
     eps: float = 1e-4,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """DoWG: `dog` with each gradient weighted by the distance at which it was computed.
 
@@ -65,7 +60,7 @@ def dowg(
     Method, 2023, Algorithm 1.
     """
     return chain(
-        add_decayed_weights(0.0 if weight_decay is None else weight_decay, mask),
+        add_decayed_weights(0.0 if weight_decay is None else weight_decay, weight_decay_mask),
         scale_by_dowg(init_estim_sq_dist, eps),
         scale_by_learning_rate(learning_rate),
     )

@@ -10,14 +10,8 @@ from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "lazy_adam",
-    "lazy_adamw",
-    "rowwise_adagrad",
-]
 
-
-def _adam_for_embeddings(
+def _adam(
     name: str,
     catch_up: bool,
     eps_before_correction: bool,
@@ -73,7 +67,7 @@ def lazy_adam(
     TensorFlow Addons; Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015.
     """
     adam = b1, b2, eps, eps_root, mu_dtype
-    direction = _adam_for_embeddings("lazy_adam", catch_up, eps_before_correction, *adam)
+    direction = _adam("lazy_adam", catch_up, eps_before_correction, *adam)
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -85,8 +79,8 @@ def lazy_adamw(
     eps: float = 1e-8,
     eps_root: float = 0.0,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
     *,
     catch_up: bool = False,
     eps_before_correction: bool = False,
@@ -112,8 +106,8 @@ def lazy_adamw(
     Decay Regularization, 2019, Algorithm 2.
     """
     adam = b1, b2, eps, eps_root, mu_dtype
-    direction = _adam_for_embeddings("lazy_adamw", catch_up, eps_before_correction, *adam)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    direction = _adam("lazy_adamw", catch_up, eps_before_correction, *adam)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer

@@ -10,11 +10,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_le
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adafactor",
-    "sm3",
-]
-
 
 @optimizer
 def adafactor(
@@ -47,7 +42,6 @@ def adafactor(
       weight_decay_rate: at least 0, or a schedule, not multiplied by the learning rate. Defaults to
         no decay.
       eps: added to every square, at least 0.
-      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_factored_rms` for the other arguments.
 

@@ -8,10 +8,6 @@ from gradxform.types import DType, ScalarOrSchedule, Size, StaticMask, StaticTre
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.low_rank.galore import scale_by_galore
 
-__all__ = [
-    "galore",
-]
-
 
 @optimizer
 def galore(
@@ -20,8 +16,8 @@ def galore(
     update_proj_gap: int = 200,
     scale: float = 1.0,
     base_optimizer: Any = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
     weight_dimension_numbers: StaticTree = None,
     *,
     mu_dtype: DType = None,
@@ -54,4 +50,4 @@ def galore(
             )
         base_optimizer = scale_by_adam(mu_dtype=mu_dtype)
     direction = with_arguments(scale_by_galore, locals())
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

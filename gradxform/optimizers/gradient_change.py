@@ -22,15 +22,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_le
 from gradxform.types import DType, NonNegativeOrSchedule, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adan",
-    "diffgrad",
-    "optimistic_adam",
-    "optimistic_adam_v2",
-    "optimistic_gradient_descent",
-    "rprop",
-]
-
 
 @optimizer
 def optimistic_gradient_descent(
@@ -142,7 +133,7 @@ def adan(
     eps: float = 1e-8,
     eps_root: float = 1e-8,
     weight_decay: NonNegativeOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     *,
     change_weight: float | None = None,
     proximal_decay: bool = False,
@@ -167,12 +158,16 @@ def adan(
     """
     direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_weight=change_weight)
     if not proximal_decay:
-        return with_weight_decay(direction, learning_rate, weight_decay, mask)
+        return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
     rate = scale_by_learning_rate(learning_rate)
     lr: Any = learning_rate  # live numbers will do, too
     wd: Any = weight_decay
     decay = product_schedule(lr, wd) if callable(lr) or callable(wd) else lr * wd
-    return chain(direction, rate, add_decayed_weights(decay, mask, flip_sign=True, proximal=True))
+    return chain(
+        direction,
+        rate,
+        add_decayed_weights(decay, weight_decay_mask, flip_sign=True, proximal=True),
+    )
 
 
 @optimizer
@@ -187,11 +182,11 @@ def diffgrad(
     amsgrad: bool = False,
     correct_after: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """DiffGrad: Adam with shorter steps where the gradient does not change.
 
     See `scale_by_diffgrad` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_diffgrad, locals())
-    return decayed_descent("diffgrad", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("diffgrad", direction, learning_rate, weight_decay, weight_decay_mask)

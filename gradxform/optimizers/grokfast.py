@@ -7,10 +7,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "grokfast_adamw",
-]
-
 
 @optimizer
 def grokfast_adamw(
@@ -19,7 +15,7 @@ def grokfast_adamw(
     b2: float = 0.98,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     alpha: float = 0.98,
     lamb: float = 2.0,
     *,
@@ -38,6 +34,6 @@ def grokfast_adamw(
     return chain(
         grokfast_ema(alpha, lamb, start),
         scale_by_adam(b1, b2, eps),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

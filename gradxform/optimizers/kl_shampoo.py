@@ -3,21 +3,17 @@
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.kl_shampoo import scale_by_kl_shampoo
-from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.types import Decay, DType, FixedDecay, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
-
-__all__ = [
-    "kl_shampoo",
-]
 
 
 @optimizer
 def kl_shampoo(
     learning_rate: ScalarOrSchedule,
     b1: float = 0.9,
-    beta: float = 0.98,
+    beta: FixedDecay = 0.98,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay: ScalarOrSchedule | None = 0.01,
     weight_decay_mask: StaticMask | None = None,
     precondition_frequency: Size = 10,
     max_precond_dim: Size = 10000,

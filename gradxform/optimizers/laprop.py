@@ -1,13 +1,9 @@
 """LaProp."""
 
 from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
-from gradxform.transforms.laprop import scale_by_laprop
+from gradxform.transforms.laprop import scale_by_laprop, scale_by_torch_laprop
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
-
-__all__ = [
-    "laprop",
-]
 
 
 @optimizer
@@ -17,8 +13,8 @@ def laprop(
     b2: float = 0.999,
     eps: float = 1e-15,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
     *,
     amsgrad: bool = False,
     centered_after: int | None = None,
@@ -28,10 +24,13 @@ def laprop(
 
     Args:
       learning_rate: at least 0, or a schedule; 4e-4 in the paper. It multiplies the decay too.
+      eps_before_correction: whether the rule is `scale_by_torch_laprop`.
 
     See `scale_by_laprop` and `add_decayed_weights` for the other arguments.
 
     Reference: Ziyin et al., LaProp: Separating Momentum and Adaptivity in Adam, 2020, Algorithm 1.
     """
-    direction = with_arguments(scale_by_laprop, locals())
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    direction = with_arguments(
+        scale_by_torch_laprop if eps_before_correction else scale_by_laprop, locals()
+    )
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -18,14 +18,6 @@ from gradxform.values import frozen, key_of
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
 
-__all__ = [
-    "fromage",
-    "lamb",
-    "lars",
-    "novograd",
-    "sgd_sai",
-]
-
 
 @optimizer
 def lamb(
@@ -35,7 +27,7 @@ def lamb(
     eps: float = 1e-6,
     eps_root: float = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     *,
     max_ratio: float | None = None,
 ) -> chain:
@@ -52,7 +44,7 @@ def lamb(
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_trust_ratio(max_ratio=max_ratio),
         scale_by_learning_rate(learning_rate),
     )
@@ -101,7 +93,7 @@ def lars(
     equation (6).
     """
     if sum_norms:
-        ratio = _lars_layerwise_ratio(weight_decay, trust_coefficient, eps, scaled_decay, max_ratio)
+        ratio = _lars_ratio(weight_decay, trust_coefficient, eps, scaled_decay, max_ratio)
         parts = (ratio if weight_decay_mask is True else masked(ratio, weight_decay_mask),)
         if key_of(frozen(weight_decay_mask)) != key_of(frozen(trust_ratio_mask)):
             raise ValueError(
@@ -117,7 +109,7 @@ def lars(
     return chain(*parts, scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 
 
-def _lars_layerwise_ratio(
+def _lars_ratio(
     weight_decay: Any,
     trust_coefficient: float,
     eps: float,
@@ -183,8 +175,8 @@ def sgd_sai(
     learning_rate: ScalarOrSchedule,
     momentum: float = 0.9,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.01,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """SGD-SaI: momentum, with a scale for each array from its first gradient.
 
@@ -198,4 +190,4 @@ def sgd_sai(
     2024.
     """
     direction = chain(scale_by_first_snr(eps), ema(momentum, debias=False))
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

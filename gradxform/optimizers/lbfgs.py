@@ -11,10 +11,6 @@ from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, Size
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "lbfgs",
-]
-
 SEARCH = scale_by_zoom_linesearch(20, initial_guess_strategy="one")
 
 

@@ -4,10 +4,6 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.lbfgs.lbfgs_steps import step_by_lbfgs
 from gradxform.types import NonNegative, Size
 
-__all__ = [
-    "lbfgs_steps",
-]
-
 
 @optimizer
 def lbfgs_steps(memory_size: Size = 10, tol: NonNegative = 0.0) -> step_by_lbfgs:

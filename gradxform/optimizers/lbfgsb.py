@@ -7,10 +7,6 @@ from gradxform.transforms.lbfgs.bounds import as_numbers
 from gradxform.transforms.lbfgs.lbfgsb import step_by_lbfgsb
 from gradxform.types import NonNegative, Size
 
-__all__ = [
-    "lbfgsb",
-]
-
 
 @optimizer
 def lbfgsb(

@@ -6,10 +6,6 @@ from gradxform.transforms.scaling import add_decayed_weights
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "madgrad",
-]
-
 
 @optimizer
 def madgrad(

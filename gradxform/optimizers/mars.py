@@ -6,10 +6,6 @@ from gradxform.transforms.mars import scale_by_mars
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "mars_adamw",
-]
-
 
 @optimizer
 def mars_adamw(
@@ -18,8 +14,8 @@ def mars_adamw(
     b2: float = 0.99,
     eps: float = 1e-8,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-2,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-2,
+    weight_decay_mask: StaticMask | None = None,
     gamma: float = 0.025,
     max_norm: float = 1.0,
 ) -> chain:
@@ -38,4 +34,4 @@ def mars_adamw(
     direction = chain(
         scale_by_mars(b1, gamma, max_norm), scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
     )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -11,12 +11,6 @@ from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.wrappers.compose import chain, sum_of
 
-__all__ = [
-    "aggmo",
-    "sgd",
-    "sgdw",
-]
-
 
 @optimizer
 def sgd(
@@ -27,7 +21,7 @@ def sgd(
     *,
     learning_rate_inside: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """SGD: stochastic gradient descent, with optional heavy-ball or Nesterov momentum.
 
@@ -51,12 +45,12 @@ def sgd(
     """
     direction = trace_or_identity("sgd", momentum, nesterov, accumulator_dtype)
     if not learning_rate_inside:
-        return decayed_descent("sgd", direction, learning_rate, weight_decay, mask)
+        return decayed_descent("sgd", direction, learning_rate, weight_decay, weight_decay_mask)
     if momentum is None:
         raise ValueError("sgd: learning_rate_inside=True does nothing without a momentum.")
-    if weight_decay is not None or mask is not None:
+    if weight_decay is not None or weight_decay_mask is not None:
         raise ValueError(
-            "sgd: learning_rate_inside=True does not take weight_decay or mask; use "
+            "sgd: learning_rate_inside=True does not take weight_decay or weight_decay_mask; use "
             "decoupled_weight_decay(sgd(...), ...)."
         )
     return chain(scale_by_learning_rate(learning_rate), direction)
@@ -66,8 +60,8 @@ def sgd(
 def sgdw(
     learning_rate: ScalarOrSchedule,
     momentum: UnitInterval = 0.9,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
     nesterov: bool = False,
     *,
     decay_by_learning_rate: bool = True,
@@ -87,7 +81,11 @@ def sgdw(
     form without the learning rate is its equation (1), and TensorFlow's MomentumW.
     """
     return with_weight_decay(
-        trace(momentum, nesterov), learning_rate, weight_decay, mask, decay_by_learning_rate
+        trace(momentum, nesterov),
+        learning_rate,
+        weight_decay,
+        weight_decay_mask,
+        decay_by_learning_rate,
     )
 
 
@@ -98,7 +96,7 @@ def aggmo(
     accumulator_dtype: DType = None,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AggMo: the mean of several momenta, of which the small ones damp the large.
 
@@ -115,4 +113,4 @@ def aggmo(
     """
     momenta = sum_of(*(trace(b, accumulator_dtype=accumulator_dtype) for b in betas))
     mean = chain(momenta, scale(1 / len(betas)))
-    return decayed_descent("aggmo", mean, learning_rate, weight_decay, mask)
+    return decayed_descent("aggmo", mean, learning_rate, weight_decay, weight_decay_mask)

@@ -4,11 +4,6 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momo import step_by_momo, step_by_momo_adam
 from gradxform.types import ScalarOrSchedule
 
-__all__ = [
-    "momo",
-    "momo_adam",
-]
-
 
 @optimizer
 def momo(

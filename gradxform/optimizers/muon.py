@@ -12,10 +12,6 @@ from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask, StaticTr
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "muon",
-]
-
 
 def muon_coefficients(name: str, choice: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
     """Return the coefficients of the orthogonalization, or those of the preset of that name.

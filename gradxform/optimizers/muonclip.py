@@ -8,10 +8,6 @@ from gradxform.transforms.muon import NS_COEFFS
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.muonclip import qk_clip
 
-__all__ = [
-    "muonclip",
-]
-
 
 @optimizer
 def muonclip(

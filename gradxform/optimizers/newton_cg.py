@@ -9,10 +9,6 @@ from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Key, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "newton_cg",
-]
-
 
 @optimizer
 def newton_cg(

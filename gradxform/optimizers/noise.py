@@ -6,10 +6,6 @@ from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Key, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "noisy_sgd",
-]
-
 
 @optimizer
 def noisy_sgd(

@@ -7,10 +7,6 @@ from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "normalized_sgd",
-]
-
 
 @optimizer
 def normalized_sgd(

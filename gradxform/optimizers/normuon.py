@@ -9,11 +9,6 @@ from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "adamuon",
-    "normuon",
-]
-
 
 @optimizer
 def normuon(

@@ -31,8 +31,8 @@ def optimizer(function: F) -> F:
 
     The docstring describes only the arguments that differ from those of its parts. For the others,
     it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments." It says
-    nothing of the `weight_decay` and the `mask` of `decayed_descent`, nor of a reference that is
-    the first part's.
+    nothing of the `weight_decay` and the `weight_decay_mask` of `decayed_descent`, nor of a
+    reference that is the first part's.
     """
 
     @functools.wraps(function)
@@ -57,13 +57,11 @@ def with_arguments(part: Callable[..., T], arguments: Mapping[str, Any], **other
       arguments: what the optimizer got, `locals()` at its beginning.
       **others: arguments of the part that the optimizer does not have, or calls otherwise.
     """
-    return part(
-        **{k: x for k, x in arguments.items() if k in _arguments_of_optimizer(part)} | others
-    )
+    return part(**{k: x for k, x in arguments.items() if k in _arguments(part)} | others)
 
 
 @functools.cache
-def _arguments_of_optimizer(part: Callable[..., Any]) -> frozenset[str]:
+def _arguments(part: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(part).parameters)
 
 
@@ -92,8 +90,7 @@ def decayed_descent(
     direction: Transform,
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule | None,
-    mask: StaticMask | None,
-    mask_name: str = "mask",
+    weight_decay_mask: StaticMask | None,
 ) -> chain:
     """Return a descent along `direction`, with decoupled weight decay unless that is None.
 
@@ -103,27 +100,26 @@ def decayed_descent(
       learning_rate: at least 0, or a schedule.
       weight_decay: the multiple of the parameter that is added to the direction, not to the
         gradient, at least 0, or a schedule; the learning rate multiplies it. Defaults to no decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-      mask_name: what the recipe calls the mask.
+      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     Raises:
       ValueError: without a weight decay, if there is a mask.
     """
     if weight_decay is not None:
-        return with_weight_decay(direction, learning_rate, weight_decay, mask)
-    if mask is not None:
-        raise ValueError(f"{name}: {mask_name} does nothing without a weight_decay.")
+        return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
+    if weight_decay_mask is not None:
+        raise ValueError(f"{name}: weight_decay_mask does nothing without a weight_decay.")
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 def with_weight_decay(
     direction: Transform,
     learning_rate: ScalarOrSchedule,
-    weight_decay: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule | None,
     mask: StaticMask | None,
     by_learning_rate: bool = True,
 ) -> chain:
-    """Return a descent along `direction` with decoupled weight decay.
+    """Return a descent along `direction` with decoupled weight decay, unless that is None.
 
     Args:
       direction: what the learning rate multiplies.
@@ -133,6 +129,8 @@ def with_weight_decay(
       by_learning_rate: whether the learning rate multiplies the decay too.
     """
     rate = scale_by_learning_rate(learning_rate)
+    if weight_decay is None:
+        return decayed_descent("add_decayed_weights", direction, learning_rate, None, mask)
     if by_learning_rate:
         return chain(direction, add_decayed_weights(weight_decay, mask), rate)
     decay = add_decayed_weights(weight_decay, mask, flip_sign=True)

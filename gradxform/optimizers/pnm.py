@@ -5,11 +5,6 @@ from gradxform.transforms.pnm import scale_by_adapnm, scale_by_pnm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adapnm",
-    "pnm",
-]
-
 
 @optimizer
 def pnm(
@@ -18,13 +13,15 @@ def pnm(
     b0: float = 1.0,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """PNM: SGD with the difference of two averages of alternating gradients as momentum.
 
     See `scale_by_pnm` and `scale_by_learning_rate` for the arguments.
     """
-    return decayed_descent("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
+    return decayed_descent(
+        "pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, weight_decay_mask
+    )
 
 
 @optimizer
@@ -39,11 +36,11 @@ def adapnm(
     amsgrad: bool = True,
     eps_before_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdaPNM: Adam with a positive-negative momentum.
 
     See `scale_by_adapnm` and `scale_by_learning_rate` for the arguments.
     """
     direction = with_arguments(scale_by_adapnm, locals())
-    return decayed_descent("adapnm", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adapnm", direction, learning_rate, weight_decay, weight_decay_mask)

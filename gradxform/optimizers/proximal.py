@@ -13,13 +13,6 @@ from gradxform.transforms.proximal import (
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adagrad_da",
-    "ftrl",
-    "proximal_adagrad",
-    "proximal_sgd",
-]
-
 
 @optimizer
 def proximal_sgd(learning_rate: ScalarOrSchedule, l1: float = 0.0, l2: float = 0.0) -> chain:

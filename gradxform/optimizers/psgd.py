@@ -5,23 +5,28 @@ import math
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
-from gradxform.types import Decay, DType, Key, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.types import (
+    Decay,
+    DType,
+    FixedBound,
+    Key,
+    ScalarOrSchedule,
+    Size,
+    StaticMask,
+    StaticTree,
+)
 from gradxform.wrappers.select import partition
-
-__all__ = [
-    "psgd_kron",
-]
 
 
 @optimizer
 def psgd_kron(
     learning_rate: ScalarOrSchedule = 1e-3,
     b1: float = 0.9,
-    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay: ScalarOrSchedule | None = 0.0,
     weight_decay_mask: StaticMask | None = None,
     preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY,
     max_size_triangular: Size = 8192,
-    max_skew_triangular: float = math.inf,
+    max_skew_triangular: FixedBound = math.inf,
     memory_save_mode: str | None = None,
     momentum_into_precond_update: bool = True,
     precond_lr: float = 0.1,

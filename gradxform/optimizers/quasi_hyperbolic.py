@@ -5,11 +5,6 @@ from gradxform.transforms.quasi_hyperbolic import scale_by_qhadam, scale_by_qhm
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "qhadam",
-    "qhm",
-]
-
 
 @optimizer
 def qhm(
@@ -19,7 +14,7 @@ def qhm(
     mu_dtype: DType = None,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """QHM: descent along the newest gradient and a long moving average of all.
 
@@ -28,7 +23,9 @@ def qhm(
 
     See `scale_by_qhm` for the other arguments.
     """
-    return decayed_descent("qhm", scale_by_qhm(b1, nu, mu_dtype), learning_rate, weight_decay, mask)
+    return decayed_descent(
+        "qhm", scale_by_qhm(b1, nu, mu_dtype), learning_rate, weight_decay, weight_decay_mask
+    )
 
 
 @optimizer
@@ -42,11 +39,11 @@ def qhadam(
     mu_dtype: DType = None,
     *,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """QHAdam: Adam with the newest gradient beside both of its averages.
 
     See `scale_by_qhadam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_qhadam(b1, b2, nu1, nu2, eps, mu_dtype)
-    return decayed_descent("qhadam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("qhadam", direction, learning_rate, weight_decay, weight_decay_mask)

@@ -7,10 +7,6 @@ from gradxform.transforms.scaling import scale
 from gradxform.types import ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "racs",
-]
-
 
 @optimizer
 def racs(
@@ -19,8 +15,8 @@ def racs(
     alpha: float = 0.05,
     gamma: float = 1.01,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
     *,
     iterations: Size = 5,
 ) -> chain:
@@ -42,4 +38,4 @@ def racs(
         limit_norm_growth(gamma, eps),
         scale(alpha),
     )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -5,14 +5,9 @@ from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import Decay, NonNegative, ScalarOrSchedule, StaticMask
+from gradxform.types import Decay, NonNegative, ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.radial import remove_radial
-
-__all__ = [
-    "adamp",
-    "sgdp",
-]
 
 
 @optimizer
@@ -22,12 +17,12 @@ def adamp(
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     delta: float = 0.1,
     wd_ratio: float = 0.1,
     *,
     nesterov: bool = False,
-    axis: int = -1,
+    axis: Size = -1,
 ) -> chain:
     """AdamP: AdamW that does not move normalized weights along themselves.
 
@@ -45,7 +40,9 @@ def adamp(
     adam = scale_by_adam(b1, b2, eps)
     if nesterov:
         adam = scale_by_tf_adam(b1, b2, eps, nesterov=True)
-    direction = remove_radial(adam, delta, wd_ratio, weight_decay, mask, eps=eps, axis=axis)
+    direction = remove_radial(
+        adam, delta, wd_ratio, weight_decay, weight_decay_mask, eps=eps, axis=axis
+    )
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -54,13 +51,13 @@ def sgdp(
     learning_rate: ScalarOrSchedule,
     momentum: Decay = 0.9,
     weight_decay: NonNegative = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     delta: float = 0.1,
     wd_ratio: float = 0.1,
     *,
     nesterov: bool = False,
     eps: float = 1e-8,
-    axis: int = -1,
+    axis: Size = -1,
 ) -> chain:
     """SGDP: SGD with momentum that does not move normalized weights along themselves.
 
@@ -77,6 +74,6 @@ def sgdp(
     """
     decay = weight_decay / (1 - momentum)
     direction = remove_radial(
-        trace(momentum, nesterov), delta, wd_ratio, decay, mask, eps=eps, axis=axis
+        trace(momentum, nesterov), delta, wd_ratio, decay, weight_decay_mask, eps=eps, axis=axis
     )
     return chain(direction, scale_by_learning_rate(learning_rate))

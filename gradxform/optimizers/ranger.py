@@ -12,19 +12,15 @@ from gradxform.transforms.layerwise import add_norm_loss
 from gradxform.transforms.normalization import centralize, normalize_by_block_std
 from gradxform.transforms.ranger import scale_by_ranger21
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import Decay, NonNegative, NonNegativeOrSchedule
+from gradxform.types import Decay, NonNegative, NonNegativeOrSchedule, Size
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
-
-__all__ = [
-    "ranger21",
-]
 
 
 @optimizer
 def ranger21(
     learning_rate: NonNegativeOrSchedule,
-    total_steps: int | None = None,
+    total_steps: Size | None = None,
     b1: float = 0.9,
     b2: Decay = 0.999,
     b0: float = 0.9,
@@ -36,7 +32,7 @@ def ranger21(
     sync_period: int = 5,
     slow_step_size: float = 0.5,
     *,
-    axis: int = -1,
+    axis: Size = -1,
     least_rate: NonNegative | None = None,
     renormalize: bool = False,
 ) -> lookahead:
@@ -63,7 +59,7 @@ def ranger21(
     rate = learning_rate
     if total_steps is not None:
         least = 3e-5 if least_rate is None else least_rate
-        rate = _ranger_rate_up_and_down(learning_rate, total_steps, b2, least)
+        rate = _rate_up_and_down(learning_rate, total_steps, b2, least)
     elif least_rate is not None:
         raise ValueError(
             f"ranger21: least_rate={shown(least_rate)} does nothing without total_steps."
@@ -79,7 +75,7 @@ def ranger21(
     return lookahead(fast, sync_period, slow_step_size)
 
 
-def _ranger_rate_up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedules:
+def _rate_up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedules:
     """Return a learning rate that climbs, stays and falls."""
     name = "ranger21"
     if callable(rate):

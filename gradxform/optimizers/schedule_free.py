@@ -11,19 +11,13 @@ from gradxform.schedules.product import product_schedule
 from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights
-from gradxform.types import Decay, DType, NonNegativeOrSchedule, ScalarOrSchedule
+from gradxform.types import Decay, DType, NonNegativeOrSchedule, ScalarOrSchedule, Size
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
-__all__ = [
-    "schedule_free_adamw",
-    "schedule_free_radam",
-    "schedule_free_sgd",
-]
-
 
 def _warmed_up_schedule_free(
-    name: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None, from_zero: bool
+    name: str, learning_rate: ScalarOrSchedule, warmup_steps: Size | None, from_zero: bool
 ) -> ScalarOrSchedule:
     """Return the learning rate with its warm-up, if any."""
     if warmup_steps is None:
@@ -44,9 +38,7 @@ def _warmed_up_schedule_free(
     return warmup_constant_schedule(0.0, peak, warmup_steps)
 
 
-def _adam_for_schedule_free(
-    rate: ScalarOrSchedule, b2: Decay, eps: float, weight_decay: ScalarOrSchedule
-) -> chain:
+def _adam(rate: ScalarOrSchedule, b2: Decay, eps: float, weight_decay: ScalarOrSchedule) -> chain:
     direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
     return with_weight_decay(direction, rate, weight_decay, None)
 
@@ -54,7 +46,7 @@ def _adam_for_schedule_free(
 @optimizer
 def schedule_free_sgd(
     learning_rate: NonNegativeOrSchedule = 1.0,
-    warmup_steps: int | None = None,
+    warmup_steps: Size | None = None,
     b1: float = 0.9,
     weight_decay: ScalarOrSchedule | None = None,
     weight_lr_power: float = 2.0,
@@ -100,7 +92,7 @@ def schedule_free_sgd(
 @optimizer
 def schedule_free_adamw(
     learning_rate: NonNegativeOrSchedule = 0.0025,
-    warmup_steps: int | None = None,
+    warmup_steps: Size | None = None,
     b1: float = 0.9,
     b2: Decay = 0.999,
     eps: float = 1e-8,
@@ -134,7 +126,7 @@ def schedule_free_adamw(
     rate = _warmed_up_schedule_free(
         "schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero
     )
-    base = _adam_for_schedule_free(rate, b2, eps, weight_decay)
+    base = _adam(rate, b2, eps, weight_decay)
     return schedule_free(
         base,
         rate,
@@ -173,7 +165,7 @@ def schedule_free_radam(
     Variance of the Adaptive Learning Rate and Beyond, 2020, Algorithm 2, for the warm-up.
     """
     rate = product_schedule(learning_rate, rectified_warmup_schedule(b2, 4.0))
-    base, power = _adam_for_schedule_free(rate, b2, eps, weight_decay), weight_step_power
+    base, power = _adam(rate, b2, eps, weight_decay), weight_step_power
     return schedule_free(
         base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False, weight_step_power=power
     )

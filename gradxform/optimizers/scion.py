@@ -17,10 +17,6 @@ from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "scion",
-]
-
 # The paper's for a language model: 50 for hidden matrices, 3000 for the last layer.
 RADII = {
     "spectral": 50.0,
@@ -85,7 +81,7 @@ def scion(
     Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
     Algorithms 1 and 2.
     """
-    numbers, sizes = weight_dimension_numbers, _scion_radii(radii)
+    numbers, sizes = weight_dimension_numbers, _radii(radii)
 
     def spectral(numbers: StaticTree, convolution: bool) -> Transform:
         return chain(
@@ -127,7 +123,7 @@ def scion(
         raise kind(f"scion: norms: {str(error).removeprefix('partition: ')}") from None
 
 
-def _scion_radii(radii: Any) -> dict[str, float]:
+def _radii(radii: Any) -> dict[str, float]:
     """Return the radius for every norm."""
     radii = {} if radii is None else radii
     if not isinstance(radii, dict):

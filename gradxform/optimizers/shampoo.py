@@ -7,10 +7,6 @@ from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.types import ScalarOrSchedule, Schedule, Size
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "shampoo",
-]
-
 
 @optimizer
 def shampoo(

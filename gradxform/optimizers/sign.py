@@ -7,14 +7,6 @@ from gradxform.transforms.sign import scale_by_focus, scale_by_lion, scale_by_si
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "focus",
-    "lion",
-    "sign_sgd",
-    "signum",
-    "tiger",
-]
-
 
 @optimizer
 def sign_sgd(learning_rate: ScalarOrSchedule) -> chain:
@@ -58,8 +50,8 @@ def lion(
     b1: float = 0.9,
     b2: float = 0.99,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-3,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-3,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Lion: the sign of an interpolated momentum, with decoupled weight decay.
 
@@ -69,7 +61,9 @@ def lion(
 
     See `scale_by_lion` and `add_decayed_weights` for the other arguments.
     """
-    return with_weight_decay(scale_by_lion(b1, b2, mu_dtype), learning_rate, weight_decay, mask)
+    return with_weight_decay(
+        scale_by_lion(b1, b2, mu_dtype), learning_rate, weight_decay, weight_decay_mask
+    )
 
 
 @optimizer
@@ -77,7 +71,7 @@ def tiger(
     learning_rate: ScalarOrSchedule,
     beta: Decay = 0.965,
     weight_decay: ScalarOrSchedule = 0.01,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
     accumulator_dtype: DType = None,
 ) -> chain:
     """Tiger: steps against the sign of a moving average, with decoupled weight decay.
@@ -95,7 +89,7 @@ def tiger(
     return chain(
         ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
         scale_by_sign(),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 

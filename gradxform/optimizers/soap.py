@@ -3,22 +3,18 @@
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.soap import scale_by_soap
-from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.types import Decay, DType, FixedDecay, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
-
-__all__ = [
-    "soap",
-]
 
 
 @optimizer
 def soap(
     learning_rate: ScalarOrSchedule = 3e-3,
     b1: float = 0.95,
-    b2: float = 0.95,
-    shampoo_beta: float | None = None,
+    b2: FixedDecay = 0.95,
+    shampoo_beta: FixedDecay | None = None,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay: ScalarOrSchedule | None = 0.01,
     weight_decay_mask: StaticMask | None = None,
     precondition_frequency: Size = 10,
     max_precond_dim: Size = 10000,

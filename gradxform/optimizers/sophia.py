@@ -7,10 +7,6 @@ from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian, scale
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "sophia",
-]
-
 
 @optimizer
 def sophia(
@@ -18,7 +14,7 @@ def sophia(
     b1: float = 0.965,
     b2: float = 0.99,
     eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 1e-4,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
     weight_decay_mask: StaticMask | None = None,
     gamma: float = 0.01,
     clip_threshold: float | None = 1.0,
@@ -39,7 +35,6 @@ def sophia(
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
-      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_sophia` and `add_decayed_weights` for the other arguments.
 

@@ -8,11 +8,6 @@ from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.reset import reset_state
 
-__all__ = [
-    "spam",
-    "stable_spam",
-]
-
 
 @optimizer
 def spam(
@@ -24,8 +19,8 @@ def spam(
     start: int = 20,
     every: int = 500,
     warmup_steps: int = 150,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """SPAM: Adam without spikes of single entries, whose moments begin anew every few steps.
 
@@ -49,7 +44,7 @@ def spam(
         reset_state(scale_by_tf_adam(b1, b2, eps), every, counts=False),
         warm_up_after_resets(every, warmup_steps),
     )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -62,8 +57,8 @@ def stable_spam(
     theta: float = 0.999,
     eps: float = 1e-8,
     every: int = 1000,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 0.0,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Stable-SPAM: Adam of gradients whose entries and norms are clipped, begun anew now and then.
 
@@ -81,4 +76,4 @@ def stable_spam(
         adagn(gamma1, gamma2, eps),
         reset_state(scale_by_adam(b1, b2, eps), every),
     )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

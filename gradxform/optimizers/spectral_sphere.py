@@ -8,10 +8,6 @@ from gradxform.transforms.spectral_sphere import scale_by_spectral_sphere
 from gradxform.types import Decay, DType, NonNegative, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
 
-__all__ = [
-    "spectral_sphere",
-]
-
 
 @optimizer
 def spectral_sphere(

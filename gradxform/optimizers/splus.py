@@ -6,20 +6,16 @@ from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_sign
 from gradxform.transforms.splus import scale_by_mean_side, scale_by_splus
-from gradxform.types import DType, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.types import DType, FixedDecay, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.average import moving_average
 from gradxform.wrappers.compose import chain
-
-__all__ = [
-    "splus",
-]
 
 
 @optimizer
 def splus(
     learning_rate: ScalarOrSchedule = 0.1,
     b1: float = 0.9,
-    b2: float = 0.999,
+    b2: FixedDecay = 0.999,
     weight_decay: ScalarOrSchedule = 0.01,
     weight_decay_mask: StaticMask | None = None,
     precondition_frequency: Size = 100,

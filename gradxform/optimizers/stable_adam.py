@@ -6,11 +6,6 @@ from gradxform.transforms.stable_adam import scale_by_adam_atan2, scale_by_stabl
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adam_atan2",
-    "stable_adamw",
-]
-
 
 @optimizer
 def stable_adamw(
@@ -20,7 +15,7 @@ def stable_adamw(
     eps: float = 1e-8,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-2,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """StableAdamW: AdamW with shorter steps where a gradient is large beside earlier ones.
 
@@ -29,7 +24,9 @@ def stable_adamw(
 
     See `scale_by_stable_adam` for the other arguments.
     """
-    direction = scale_by_stable_adam(b1, b2, eps, mu_dtype, weight_decay=weight_decay, mask=mask)
+    direction = scale_by_stable_adam(
+        b1, b2, eps, mu_dtype, weight_decay=weight_decay, mask=weight_decay_mask
+    )
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -41,8 +38,8 @@ def adam_atan2(
     a: float = 1.0,
     b: float = 1.0,
     mu_dtype: DType = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticMask | None = None,
+    weight_decay: ScalarOrSchedule | None = 1e-4,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Adam-atan2: AdamW without an epsilon, whose division is an arctangent.
 
@@ -52,4 +49,4 @@ def adam_atan2(
     See `scale_by_adam_atan2` and `add_decayed_weights` for the other arguments.
     """
     direction = scale_by_adam_atan2(b1, b2, a, b, mu_dtype)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -6,10 +6,6 @@ from gradxform.transforms.step_size import scale_by_polyak
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "polyak_sgd",
-]
-
 
 @optimizer
 def polyak_sgd(

@@ -2,13 +2,8 @@
 
 from gradxform.optimizers.optimizer import decayed_descent, optimizer
 from gradxform.transforms.tam import scale_by_adatam, scale_by_tam
-from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.types import ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
-
-__all__ = [
-    "adatam",
-    "tam",
-]
 
 
 @optimizer
@@ -18,17 +13,17 @@ def tam(
     decay: float = 0.9,
     eps: float = 1e-8,
     *,
-    axis: int | None = None,
+    axis: Size | None = None,
     first_gradient: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """TAM: SGD whose momentum damps gradients that turn against it.
 
     See `scale_by_tam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_tam(momentum, decay, eps, axis=axis, first_gradient=first_gradient)
-    return decayed_descent("tam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("tam", direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -39,13 +34,13 @@ def adatam(
     decay: float = 0.9,
     eps: float = 1e-8,
     *,
-    axis: int | None = None,
+    axis: Size | None = None,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdaTAM: Adam whose momentum damps gradients that turn against it.
 
     See `scale_by_adatam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_adatam(b1, b2, decay, eps, axis=axis)
-    return decayed_descent("adatam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adatam", direction, learning_rate, weight_decay, weight_decay_mask)

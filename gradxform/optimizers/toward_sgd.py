@@ -11,11 +11,6 @@ from gradxform.transforms.toward_sgd import scale_by_adabound, scale_by_padam
 from gradxform.types import DType, NonNegativeOrSchedule, Positive, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
-__all__ = [
-    "adabound",
-    "padam",
-]
-
 
 @optimizer
 def padam(
@@ -29,7 +24,7 @@ def padam(
     amsgrad: bool = True,
     bias_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Padam: the average gradient over a small power of the largest second moment.
 
@@ -39,7 +34,7 @@ def padam(
     See `scale_by_padam` for the other arguments.
     """
     direction = with_arguments(scale_by_padam, locals())
-    return decayed_descent("padam", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("padam", direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 @optimizer
@@ -57,7 +52,7 @@ def adabound(
     amsgrad: bool = False,
     bias_correction: bool = True,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdaBound: Adam whose rates are clipped to bounds that meet at the learning rate of SGD.
 
@@ -88,4 +83,4 @@ def adabound(
             )
     ratio: Any = final_lr / base
     direction = with_arguments(scale_by_adabound, locals(), final_ratio=ratio)
-    return decayed_descent("adabound", direction, learning_rate, weight_decay, mask)
+    return decayed_descent("adabound", direction, learning_rate, weight_decay, weight_decay_mask)

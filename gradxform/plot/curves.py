@@ -62,8 +62,8 @@ def schedule(
     """
     named, look = by_name("schedule", "schedule", s, _is_curve, shown), look_of("schedule", dark)
     check_count("schedule", "steps", steps, MOST)
-    counts = np.arange(steps + 1) if steps < POINTS else _steps_of_curve(steps)
-    values = {name: _values_of_curve(name, each, counts) for name, each in named.items()}
+    counts = np.arange(steps + 1) if steps < POINTS else _steps(steps)
+    values = {name: _values(name, each, counts) for name, each in named.items()}
     axes = axes_for("schedule", ax, 6.4, 3.4, look)
     for i, (name, y) in enumerate(values.items()):
         axes.plot(counts, y, linewidth=2.0, label=short_label(name), **look.line(i))
@@ -84,7 +84,7 @@ def schedule(
     return axes.figure
 
 
-def _steps_of_curve(steps: int) -> Any:
+def _steps(steps: int) -> Any:
     return np.unique(np.linspace(0, steps, POINTS).round().astype(np.int64)).astype(np.int32)
 
 
@@ -96,7 +96,7 @@ def _is_curve(x: Any) -> bool:
     return callable(x) and not isinstance(x, Value | SupportsTransform)
 
 
-def _values_of_curve(name: str, s: Any, counts: Any) -> Any:
+def _values(name: str, s: Any, counts: Any) -> Any:
     """Return the values of a schedule at some counts."""
     if is_stateful(s):
         raise TypeError(

@@ -70,7 +70,7 @@ def descend(tx: Any, surface: Any = "valley", steps: int = 100, *, start: Any = 
 
 
 def _descend(function: str, name: str, tx: Any, surface: Surface, steps: int) -> Path:
-    loss_fn, takes = surface.function, _extra_names_for_descent(tx)
+    loss_fn, takes = surface.function, _extra_names(tx)
     functions = {
         "value_fn": loss_fn,
         "obj_fn": loss_fn,
@@ -102,7 +102,7 @@ def _descend(function: str, name: str, tx: Any, surface: Surface, steps: int) ->
     return Path(np.asarray(points), np.asarray(losses))
 
 
-def _extra_names_for_descent(tx: Any) -> frozenset[str] | None:
+def _extra_names(tx: Any) -> frozenset[str] | None:
     """Return the names of the extra arguments that `update` takes; None: any name."""
     if isinstance(tx, GradientTransformation):
         return tx.extra_names()
@@ -148,21 +148,19 @@ def paths(
       ModuleNotFoundError: if matplotlib is not installed.
     """
     look = look_of("paths", dark)
-    named = by_name("paths", "transform", optimizers, _is_transform_to_descend, _name_of_descent)
+    named = by_name("paths", "transform", optimizers, _is_transform_to_descend, _name)
     check_count("paths", "steps", steps, MOST)
     surface = as_surface("paths", surface, start=start, x=x, y=y)
     walked = {
         name: _descend("paths", f"the optimizer {name!r}", tx, surface, steps)
         for name, tx in named.items()
     }
-    labels = {
-        name: f"{short_label(name)}: {_end_of_descent(path)}" for name, path in walked.items()
-    }
+    labels = {name: f"{short_label(name)}: {_end(path)}" for name, path in walked.items()}
     axes = axes_for("paths", ax, 4.8 + width_of(labels.values()), 4.4, look)
     x_range, y_range = surface.x or _paths_range(walked, 0), surface.y or _paths_range(walked, 1)
-    _descent_contours(axes, surface, x_range, y_range, look)
+    _contours(axes, surface, x_range, y_range, look)
     for i, (name, path) in enumerate(walked.items()):
-        _draw_descent(axes, i, labels[name], path, look)
+        _draw(axes, i, labels[name], path, look)
     edge = {"markeredgecolor": look.ink, "linestyle": "none", "zorder": 4}
     axes.plot(*surface.start, "o", color=look.paper, markersize=8, **edge)
     for minimum in surface.minima:
@@ -182,14 +180,14 @@ def _is_transform_to_descend(x: Any) -> bool:
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
-def _name_of_descent(tx: Any) -> str:
+def _name(tx: Any) -> str:
     """Return a short name: that of the transform, or those of the parts of a chain."""
     rows = describe(tx).rows
     parts = [row.name for row in rows if row.depth == 1]
     return ", ".join(parts) if rows[0].name == "chain" and parts else rows[0].name
 
 
-def _end_of_descent(path: Path) -> str:
+def _end(path: Path) -> str:
     return f"{path.losses[-1]:.2g}" if np.isfinite(path.losses[-1]) else "diverged"
 
 
@@ -205,7 +203,7 @@ def _paths_range(walked: dict[str, Path], axis: int) -> tuple[float, float]:
     return lowest - margin, highest + margin
 
 
-def _descent_contours(axes: Any, surface: Surface, x: Any, y: Any, look: Look) -> None:
+def _contours(axes: Any, surface: Surface, x: Any, y: Any, look: Look) -> None:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     xs, ys = np.meshgrid(*(np.linspace(low, high, POINTS) for low, high in (x, y)))
@@ -226,7 +224,7 @@ def _descent_contours(axes: Any, surface: Surface, x: Any, y: Any, look: Look) -
     axes.contour(xs, ys, heights, levels=levels, colors=look.faint, linewidths=0.6)
 
 
-def _draw_descent(axes: Any, i: int, label: str, path: Path, look: Look) -> None:
+def _draw(axes: Any, i: int, label: str, path: Path, look: Look) -> None:
     """Draw one path, up to where it is not finite, with marks at its steps."""
     finite = np.isfinite(path.points).all(axis=1)
     n = len(finite) if finite.all() else int(np.argmin(finite))

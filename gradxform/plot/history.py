@@ -61,18 +61,18 @@ def training(
       OSError: if the file cannot be read.
       ModuleNotFoundError: if matplotlib is not installed.
     """
-    look, columns = look_of("training", dark), _columns_of_history(metrics)
-    numeric = {k: y for k, x in columns.items() if (y := _numbers_of_history(x)) is not None}
-    steps, label = _steps_of_history(numeric)
-    wanted = _history_keys_to_draw(keys, columns, numeric)
-    panels = _panels_of_history(wanted)
+    look, columns = look_of("training", dark), _columns(metrics)
+    numeric = {k: y for k, x in columns.items() if (y := _numbers(x)) is not None}
+    steps, label = _steps(numeric)
+    wanted = _keys_to_draw(keys, columns, numeric)
+    panels = _panels(wanted)
     across = min(COLUMNS, len(panels))
     down = -(-len(panels) // across)
     height = 2.5 * down + (0.4 if title else 0.1)
     figure = new_figure("training", 1.0 + 3.6 * across, height, look)
     grids = figure.subplots(down, across, squeeze=False, sharex=True).ravel()
     for axes, (name, members) in zip(grids, panels.items(), strict=False):
-        _draw_history_panel(dressed_axes(axes, look), name, members, steps, numeric, look)
+        _draw_panel(dressed_axes(axes, look), name, members, steps, numeric, look)
     for i, axes in enumerate(grids):
         if i >= len(panels):
             axes.set_visible(False)
@@ -87,17 +87,17 @@ def training(
 # ------------------------------------------------------------------------------------- reading
 
 
-def _columns_of_history(metrics: Any) -> dict[str, list[Any]]:
+def _columns(metrics: Any) -> dict[str, list[Any]]:
     """Return the metrics as a list for each key, None where a cell is missing."""
     if isinstance(metrics, str | os.PathLike):
         return _history_from_csv(metrics)
     if isinstance(metrics, Mapping):
-        columns = {str(k): _history_column(k, x) for k, x in metrics.items()}
+        columns = {str(k): _column(k, x) for k, x in metrics.items()}
         lengths = {k: len(x) for k, x in columns.items()}
         if len(set(lengths.values())) > 1:
             (a, n), (b, m) = (
-                min(lengths.items(), key=_history_length),
-                max(lengths.items(), key=_history_length),
+                min(lengths.items(), key=_length),
+                max(lengths.items(), key=_length),
             )
             raise ValueError(f"training: {a!r} has {n} numbers, and {b!r} has {m}.")
         return columns
@@ -115,11 +115,11 @@ def _columns_of_history(metrics: Any) -> dict[str, list[Any]]:
     )
 
 
-def _history_length(pair: tuple[str, int]) -> int:
+def _length(pair: tuple[str, int]) -> int:
     return pair[1]
 
 
-def _history_column(key: Any, x: Any) -> list[Any]:
+def _column(key: Any, x: Any) -> list[Any]:
     if isinstance(x, str) or not (isinstance(x, list | tuple) or np.ndim(x) == 1):
         raise TypeError(f"training: metrics[{key!r}] must be a list of numbers, got {shown(x)}.")
     return list(jax.device_get(x))
@@ -148,7 +148,7 @@ def _history_from_csv(path: Any) -> dict[str, list[Any]]:
     return columns
 
 
-def _numbers_of_history(column: list[Any]) -> Any:
+def _numbers(column: list[Any]) -> Any:
     """Return a column as floats, NaN where a cell is missing; None if it is not numeric."""
     numbers = []
     for cell in column:
@@ -160,7 +160,7 @@ def _numbers_of_history(column: list[Any]) -> Any:
     return None if np.isnan(y).all() and all(cell in (None, "") for cell in column) else y
 
 
-def _steps_of_history(numeric: dict[str, Any]) -> tuple[Any, str]:
+def _steps(numeric: dict[str, Any]) -> tuple[Any, str]:
     if not numeric:
         raise ValueError("training: metrics must have a numeric column.")
     if STEP in numeric and np.isfinite(numeric[STEP]).all():
@@ -168,7 +168,7 @@ def _steps_of_history(numeric: dict[str, Any]) -> tuple[Any, str]:
     return np.arange(len(next(iter(numeric.values())))), "row"
 
 
-def _history_keys_to_draw(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list[str]:
+def _keys_to_draw(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list[str]:
     """Return the keys to draw."""
     if keys is None:
         others = [key for key in numeric if key != STEP]
@@ -190,7 +190,7 @@ def _history_keys_to_draw(keys: Any, columns: dict[str, Any], numeric: dict[str,
 # ------------------------------------------------------------------------------------- drawing
 
 
-def _panels_of_history(keys: list[str]) -> dict[str, list[str]]:
+def _panels(keys: list[str]) -> dict[str, list[str]]:
     """Return the keys of each panel, by its name."""
     all_keys = set(keys)
     ends = {f"{key}/{end}" for key in keys for end in ("min", "max")}
@@ -208,7 +208,7 @@ def _panels_of_history(keys: list[str]) -> dict[str, list[str]]:
     return panels
 
 
-def _draw_history_panel(
+def _draw_panel(
     axes: Any, name: str, keys: list[str], steps: Any, numeric: dict[str, Any], look: Look
 ) -> None:
     for i, key in enumerate(keys):

@@ -43,7 +43,7 @@ def state_memory(
     if not description.param_bytes or description.total_bytes is None:
         raise ValueError("state_memory: params must have arrays; pass the parameters of a model.")
     rows = [row for row in description.rows if row.bytes]
-    names = ["parameters", *_memory_row_names(description, rows)]
+    names = ["parameters", *_row_names(description, rows)]
     axes = axes_for("state_memory", ax, 7.0, 1.3 + 0.42 * len(names), look)
     axes.barh(0, description.param_bytes, color=look.faint, height=0.62)
     totals = [description.param_bytes, *(row.bytes or 0 for row in rows)]
@@ -79,7 +79,7 @@ def state_memory(
     return axes.figure
 
 
-def _memory_row_names(description: Description, rows: list[Row]) -> Iterator[str]:
+def _row_names(description: Description, rows: list[Row]) -> Iterator[str]:
     """Yield the name of each row, with the label of the part that it is in."""
     labels: list[str] = []
     for row in description.rows:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradxform.errors import shown
+from gradxform.errors import require_bool, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +42,7 @@ LOOKS = {
 
 def look_of(function: str, dark: Any) -> Look:
     """Return the colors for light or dark paper."""
-    if not isinstance(dark, bool):
-        raise TypeError(f"{function}: dark must be True or False, got {shown(dark)}.")
+    require_bool(function, "dark", dark)
     return LOOKS[dark]
 
 

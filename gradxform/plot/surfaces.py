@@ -36,15 +36,15 @@ class Surface:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"Surface: function must be a function, got {shown(self.function)}.")
-        _check_surface_pair("start", self.start)
+        _check_pair("start", self.start)
         for name in ("x", "y"):
             ends = getattr(self, name)
             if ends is not None:
-                _check_surface_pair(name, ends)
+                _check_pair(name, ends)
                 if not ends[0] < ends[1]:
                     raise ValueError(f"Surface: {name} must rise, got {shown(ends)}.")
         for point in self.minima:
-            _check_surface_pair("minimum", point)
+            _check_pair("minimum", point)
         if not isinstance(self.title, str):
             raise TypeError(f"Surface: title must be a string, got {shown(self.title)}.")
 
@@ -60,7 +60,7 @@ class Surface:
         return self.minimum if isinstance(self.minimum[0], tuple) else (self.minimum,)
 
 
-def _check_surface_pair(name: str, pair: Any) -> None:
+def _check_pair(name: str, pair: Any) -> None:
     is_pair = isinstance(pair, tuple) and len(pair) == 2
     if not is_pair or not all(
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in pair
@@ -125,20 +125,20 @@ def as_surface(function: str, surface: Any, **changes: Any) -> Surface:
         name = getattr(surface, "__name__", "")
         function_of_two: Any = surface
         surface = Surface(function_of_two, title="" if name == "<lambda>" else name)
-    pairs = {k: _pair_on_surface(function, k, v) for k, v in changes.items() if v is not None}
+    pairs = {k: _pair(function, k, v) for k, v in changes.items() if v is not None}
     surface = dataclasses.replace(surface, **pairs)
-    _check_start_on_surface(function, surface)
+    _check_start(function, surface)
     return surface
 
 
-def _pair_on_surface(function: str, name: str, x: Any) -> tuple[float, ...]:
+def _pair(function: str, name: str, x: Any) -> tuple[float, ...]:
     try:
         return tuple(float(v) for v in x)
     except (TypeError, ValueError):
         raise TypeError(f"{function}: {name} must be two numbers, got {shown(x)}.") from None
 
 
-def _check_start_on_surface(function: str, surface: Surface) -> None:
+def _check_start(function: str, surface: Surface) -> None:
     """Require one finite real number at the start.
 
     Raises:

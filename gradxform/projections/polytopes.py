@@ -42,7 +42,7 @@ def projection_sparse_simplex(
     Reference: Kyrillidis et al., Sparse projections onto the simplex, 2013, Algorithm 1.
     """
     name = "projection_sparse_simplex"
-    x, (v,) = _vectors_of_polytope(name, x)
+    x, (v,) = _vectors(name, x)
     if isinstance(max_nz, bool) or not isinstance(max_nz, int) or not 1 <= max_nz <= v.size:
         raise ValueError(must_be(name, "max_nz", f"an integer from 1 to {v.size}", max_nz))
     if isinstance(value, int | float) and not value >= 0:
@@ -67,8 +67,8 @@ def projection_affine_set(x: Any, A: Any, b: Any) -> Array:
     Raises:
       ValueError: if the shapes do not fit.
     """
-    x, (v, matrix, target) = _vectors_of_polytope("projection_affine_set", x, A=A, b=b)
-    return cast(_onto_polytope_equalities(v, matrix, target), x.dtype)
+    x, (v, matrix, target) = _vectors("projection_affine_set", x, A=A, b=b)
+    return cast(_onto_equalities(v, matrix, target), x.dtype)
 
 
 def projection_polyhedron(
@@ -102,15 +102,15 @@ def projection_polyhedron(
     equations (4.1) to (4.3); O'Donoghue and Candes, Adaptive Restart for Accelerated Gradient
     Schemes, 2015, Section 3.2.
     """
-    x, (v, A, b, G, h) = _vectors_of_polytope("projection_polyhedron", x, A=A, b=b, G=G, h=h)
+    x, (v, A, b, G, h) = _vectors("projection_polyhedron", x, A=A, b=b, G=G, h=h)
     # A row with an infinite bound does not count; it must not reach a product with 0.
     bounded = h < jnp.inf
     G, h = jnp.where(bounded[:, None], G, 0), jnp.where(bounded, h, 0)
     problem = lax.stop_gradient((v, A, b, G, h))
-    near, tight = _nearest_in_polytope(*problem, _tolerance_on_polytope(v, tol), maxiter)
+    near, tight = _nearest(*problem, _tolerance(v, tol), maxiter)
     on = cast(tight, v.dtype)
     rows, sides = jnp.concatenate([A, on[:, None] * G]), jnp.concatenate([b, on * h])
-    p = _onto_polytope_equalities(v, rows, sides)
+    p = _onto_equalities(v, rows, sides)
     # The face is right if its point fits and no row pulls; else the iteration is nearer.
     fixed = lax.stop_gradient(p)
     # Room for the roundings of these products; `sizes` guards the division by rows of zeros.
@@ -140,11 +140,11 @@ def projection_box_section(x: Any, alpha: Any, beta: Any, w: Any, c: Any) -> Arr
     Raises:
       ValueError: if the shapes do not fit.
     """
-    x, (v, low, high, w) = _vectors_of_polytope(
+    x, (v, low, high, w) = _vectors(
         "projection_box_section", x, of_entries={"alpha": alpha, "beta": beta, "w": w}
     )
     c = cast(jnp.asarray(c), v.dtype)
-    t = lax.stop_gradient(_inside_piece_of_polytope(v, low, high, w, c))
+    t = lax.stop_gradient(_inside_piece(v, low, high, w, c))
     shifted = lax.stop_gradient(v + t * w)
     free = (w != 0) & (shifted > low) & (shifted < high)
     fixed = jnp.clip(lax.stop_gradient(jnp.where(w == 0, v, shifted)), low, high)
@@ -214,7 +214,7 @@ for _function in (
 # ------------------------------------------------------------------------------------- helpers
 
 
-def _vectors_of_polytope(
+def _vectors(
     name: str, x: Any, of_entries: dict[str, Any] | None = None, **pairs: Any
 ) -> tuple[Array, list[Array]]:
     """Return x, and x and all others in float32 or wider; matrices and vectors come by turns."""
@@ -242,11 +242,11 @@ def _vectors_of_polytope(
     return x, [cast(y, wide) for y in (x, *others.values())]
 
 
-def _tolerance_on_polytope(like: Array, tol: float | None) -> Any:
+def _tolerance(like: Array, tol: float | None) -> Any:
     return 8 * jnp.finfo(like.dtype).eps if tol is None else tol
 
 
-def _onto_polytope_equalities(x: Array, A: Array, b: Array) -> Array:
+def _onto_equalities(x: Array, A: Array, b: Array) -> Array:
     """Return the nearest p with A p = b."""
     if not A.shape[0]:
         return x
@@ -255,11 +255,11 @@ def _onto_polytope_equalities(x: Array, A: Array, b: Array) -> Array:
     return p - matmul(inverse, matmul(A, p) - b)  # what the first product has rounded away
 
 
-def _nearest_in_polytope(
+def _nearest(
     x: Array, A: Array, b: Array, G: Array, h: Array, tol: Any, maxiter: int
 ) -> tuple[Array, Array]:
     """Return the point that the dual iteration ends at, and which rows of G have multipliers."""
-    at = _onto_polytope_equalities(x, A, b)
+    at = _onto_equalities(x, A, b)
     if not G.shape[0]:
         return at, jnp.zeros(0, jnp.bool_)
     along = G if not A.shape[0] else G - matmul(matmul(G, one_by_one(jnp.linalg.pinv, A)), A)
@@ -289,7 +289,7 @@ def _nearest_in_polytope(
     return at - matmul(along.T, multipliers), multipliers > 0
 
 
-def _inside_piece_of_polytope(x: Array, low: Array, high: Array, w: Array, c: Array) -> Array:
+def _inside_piece(x: Array, low: Array, high: Array, w: Array, c: Array) -> Array:
     """Return a t inside the straight piece of <w, clip(x + t w)> that reaches c."""
     divisor = jnp.where(w == 0, 1, w)
     ends = jnp.concatenate([(low - x) / divisor, (high - x) / divisor])
@@ -330,16 +330,14 @@ def _onto_transport_polytope(
     s, a, b = (cast(y, wide) for y in (x, a, b))
     if not s.size:
         return x
-    u, v = _transport_polytope_potentials(
-        *lax.stop_gradient((s, a, b)), _tolerance_on_polytope(s, tol), maxiter
-    )
+    u, v = _transport_potentials(*lax.stop_gradient((s, a, b)), _tolerance(s, tol), maxiter)
     support = lax.stop_gradient(s + u[:, None] + v[None] > 0)
-    du, dv = _transport_polytope_newton(s, a, b, u, v, support)
+    du, dv = _transport_newton(s, a, b, u, v, support)
     new = s + (u + du)[:, None] + (v + dv)[None]
     return cast(jnp.where(support, jnp.maximum(new, 0), 0), x.dtype)
 
 
-def _transport_polytope_newton(
+def _transport_newton(
     s: Array, a: Array, b: Array, u: Array, v: Array, support: Array
 ) -> tuple[Array, Array]:
     """Return the changes of u and v that would give the sums if the support stayed."""
@@ -348,19 +346,19 @@ def _transport_polytope_newton(
     missing = jnp.concatenate([a - jnp.sum(plan, axis=1), b - jnp.sum(plan, axis=0)])
     system = jnp.block([[jnp.diag(jnp.sum(on, axis=1)), on], [on.T, jnp.diag(jnp.sum(on, axis=0))]])
     # A shift of u against v changes nothing: the system is singular, and this is its least change.
-    change = matmul(one_by_one(_transport_polytope_inverse, system), missing)
+    change = matmul(one_by_one(_transport_inverse, system), missing)
     return change[: a.shape[0]], change[a.shape[0] :]
 
 
-def _transport_polytope_inverse(system: Array) -> Array:
+def _transport_inverse(system: Array) -> Array:
     return jnp.linalg.pinv(system, hermitian=True)
 
 
-def _transport_polytope_potentials(
+def _transport_potentials(
     s: Array, a: Array, b: Array, tol: Any, maxiter: int
 ) -> tuple[Array, Array]:
     """Return u and v for which max(s + u_i + v_j, 0) has the sums a and b."""
-    of_rows = jax.vmap(lambda row, total: -_transport_polytope_threshold(row, total))
+    of_rows = jax.vmap(lambda row, total: -_transport_threshold(row, total))
     scale = jnp.maximum(jnp.max(jnp.abs(a)), jnp.max(jnp.abs(b)))
 
     def error(u: Array, v: Array) -> Array:
@@ -372,7 +370,7 @@ def _transport_polytope_potentials(
         count, _, v, _ = carry
         u = of_rows(s + v[None], a)
         v = of_rows((s + u[:, None]).T, b)
-        du, dv = _transport_polytope_newton(s, a, b, u, v, s + u[:, None] + v[None] > 0)
+        du, dv = _transport_newton(s, a, b, u, v, s + u[:, None] + v[None] > 0)
         old, new = error(u, v), error(u + du, v + dv)
         better = new < old
         u, v = jnp.where(better, u + du, u), jnp.where(better, v + dv, v)
@@ -388,7 +386,7 @@ def _transport_polytope_potentials(
     return u, v
 
 
-def _transport_polytope_threshold(row: Array, total: Array) -> Array:
+def _transport_threshold(row: Array, total: Array) -> Array:
     largest = jnp.max(row)
     return threshold_of(row - largest, total) + largest
 

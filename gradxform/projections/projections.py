@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.errors import shown
-from gradxform.leaves import check_params, dtype_of
-from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
+from gradxform.leaves import check_params
+from gradxform.numerics import at_least_float32, cast, promote, within
+from gradxform.numerics.overflow import settled
 from gradxform.projections.simplex import one_vector, onto_simplex
 from gradxform.tree import norm, vdot
 from gradxform.types import Array, PyTree, Scalar
@@ -50,7 +51,7 @@ def projection_hypercube(tree: PyTree, scale: Any = 1) -> PyTree:
     Raises:
       ValueError: if a structure differs, or a number `scale` is negative.
     """
-    _check_scale_of_projection("projection_hypercube", scale)
+    _check_scale("projection_hypercube", scale)
     return _project_onto_box("projection_hypercube", tree, 0, scale)
 
 
@@ -187,7 +188,7 @@ def projection_linf_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Raises:
       ValueError: if `scale` is negative.
     """
-    _check_scale_of_projection("projection_linf_ball", scale)
+    _check_scale("projection_linf_ball", scale)
     return _project_onto_box("projection_linf_ball", tree, -scale, scale)
 
 
@@ -203,8 +204,8 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _shift_to_hyperplane("projection_vector", x, a, lambda product: product)
-    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _point_to_project(x), along)
+    half = _shift_to_hyperplane("projection_vector", x, a, 0, lambda product, b: product)
+    return jax.tree.map(lambda leaf, u: cast(2 * u, leaf.dtype), _point_to_project(x), half)
 
 
 def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -220,8 +221,8 @@ def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _shift_to_hyperplane("projection_hyperplane", x, a, lambda product: b - product)
-    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), along)
+    half = _shift_to_hyperplane("projection_hyperplane", x, a, b, lambda product, b: b - product)
+    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), half)
 
 
 def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -237,10 +238,10 @@ def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
     Raises:
       ValueError: if the structures differ.
     """
-    along = _shift_to_hyperplane(
-        "projection_halfspace", x, a, lambda product: jnp.clip(b - product, max=0)
+    half = _shift_to_hyperplane(
+        "projection_halfspace", x, a, b, lambda product, b: jnp.clip(b - product, max=0)
     )
-    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), along)
+    return jax.tree.map(_moved_to_hyperplane, _point_to_project(x), half)
 
 
 for _function in (
@@ -294,14 +295,14 @@ def _project_by_radius(
       scale: likewise.
       axis: likewise.
     """
-    _check_scale_of_projection(project.__name__, scale)
+    _check_scale(project.__name__, scale)
     if axis is not None:
         return _project_each_slice(project, tree, scale, axis)
     leaves, treedef = _leaves_to_project(project.__name__, tree)
     wide = _widened_to_project(leaves)
     if not sum(x.size for x in wide):
         return tree
-    return _narrowed_projection(onto(wide, _scale_of_projection(scale, wide)), leaves, treedef)
+    return _narrowed(onto(wide, _scale(scale, wide)), leaves, treedef)
 
 
 def _project_each_slice(
@@ -333,27 +334,32 @@ def _widened_to_project(leaves: list[Array]) -> list[Array]:
     return [cast(x, wide) for x in leaves]
 
 
-def _narrowed_projection(new: list[Array], leaves: list[Array], treedef: Any) -> PyTree:
+def _narrowed(new: list[Array], leaves: list[Array], treedef: Any) -> PyTree:
     """Return the tree of new leaves in the dtypes of the old ones."""
     pairs = zip(new, leaves, strict=True)
     return jax.tree.unflatten(treedef, [cast(x, old.dtype) for x, old in pairs])
 
 
 def _unit_for_l2_ball(leaves: list[Array]) -> Array:
-    """Return a constant by which squares of the entries neither overflow nor vanish.
+    """Return a constant by which squares of the entries neither overflow nor vanish."""
+    return 1 / _size_of_projected(jnp.abs(one_vector(leaves)))
 
-    It is a normal number: processors take others for 0.
+
+def _size_of_projected(sizes: Array) -> Array:
+    """Return the largest size as a constant, such that its inverse is a normal number, too.
+
+    Processors take others for 0.
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(one_vector(leaves))))
+    largest = jax.lax.stop_gradient(jnp.max(sizes))
     kinds = jnp.finfo(largest.dtype)
-    return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
+    return jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 
 
-def _scale_of_projection(x: Any, like: list[Array]) -> Array:
+def _scale(x: Any, like: list[Array]) -> Array:
     return jnp.asarray(within(x, like[0].dtype), like[0].dtype)
 
 
-def _check_scale_of_projection(name: str, scale: Any) -> None:
+def _check_scale(name: str, scale: Any) -> None:
     for x in jax.tree.leaves(scale):
         if isinstance(x, int | float) and not x >= 0:
             raise ValueError(f"{name}: scale must be at least 0, got {x!r}.")
@@ -361,9 +367,7 @@ def _check_scale_of_projection(name: str, scale: Any) -> None:
 
 def _project_onto_box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     leaves, treedef = _leaves_to_project(name, tree)
-    lows, highs = (
-        _bounds_of_projection(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper))
-    )
+    lows, highs = (_bounds(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
     new = []
     for x, low, high in zip(leaves, lows, highs, strict=True):
         if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
@@ -373,7 +377,7 @@ def _project_onto_box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> 
     return jax.tree.unflatten(treedef, new)
 
 
-def _bounds_of_projection(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
+def _bounds(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
     """Return a bound for every leaf: the leaves of a tree, or one number again and again."""
     if jax.tree.structure(x) == treedef:
         return jax.tree.leaves(x)
@@ -385,23 +389,34 @@ def _bounds_of_projection(name: str, argument: str, x: PyTree, treedef: Any) -> 
 
 
 def _shift_to_hyperplane(
-    name: str, x: PyTree, a: PyTree, distance: Callable[[Array], Any]
+    name: str, x: PyTree, a: PyTree, b: Scalar, distance: Callable[[Array, Array], Any]
 ) -> PyTree:
-    """Return (distance(<x, a>) / <a, a>) a, in float32 or wider; zeros if a is zero."""
-    if jax.tree.structure(x) != jax.tree.structure(a):
+    """Return half of (distance(<x, a>, b) / <a, a>) a, in float32 or wider; zeros if a is zero.
+
+    The vector is divided by its size, and so are x and b: then no square or product overflows. From
+    one end of the range to the other, the whole way would.
+    """
+    treedef = jax.tree.structure(a)
+    if jax.tree.structure(x) != treedef:
         raise ValueError(f"{name}: a must have the structure of x, got {shown(a)}.")
-    numerator, square = distance(vdot(x, a)), vdot(a, a)
+    xs, vs = (_widened_to_project(_leaves_to_project(name, tree)[0]) for tree in (x, a))
+    if not sum(v.size for v in vs):
+        return jax.tree.unflatten(treedef, vs)
+    of_a = _size_of_projected(jnp.abs(one_vector(vs)))
+    level = settled(jnp.asarray(b, jnp.result_type(of_a, b)) / of_a)
+    size = _size_of_projected(jnp.abs(jnp.append(one_vector(xs), level)))
+    unit, point = (
+        jax.tree.unflatten(treedef, [leaf / scale for leaf in leaves])
+        for leaves, scale in ((vs, of_a), (xs, size))
+    )
+    product, square = vdot(point, unit), vdot(unit, unit)
     undefined = square == 0
-    factor = jnp.where(undefined, 0, numerator) / jnp.where(undefined, 1, square)
-
-    def one(leaf: Any) -> Array:
-        wide = at_least_float32(dtype_of(leaf))
-        is_real = not jnp.issubdtype(factor.dtype, jnp.complexfloating)
-        return cast(jnp.asarray(leaf), wide) * cast(factor, real_dtype(wide) if is_real else wide)
-
-    return jax.tree.map(one, a)
+    numerator = distance(product, level / size)
+    factor = jnp.where(undefined, 0, numerator) / jnp.where(undefined, 1, square) * (size / 2)
+    return jax.tree.map(lambda leaf: leaf * cast(factor, leaf.dtype), unit)
 
 
-def _moved_to_hyperplane(x: Array, along: Array) -> Array:
-    wide = promote(x.dtype, along.dtype)
-    return cast(cast(x, wide) + cast(along, wide), x.dtype)
+def _moved_to_hyperplane(x: Array, half: Array) -> Array:
+    wide = promote(x.dtype, half.dtype)
+    half = cast(half, wide)
+    return cast(cast(x, wide) + half + half, x.dtype)

@@ -1,24 +1,32 @@
 """Projections of arrays onto a simplex: by how much to shrink them, with a derivative."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from gradxform.numerics import cast
 from gradxform.types import Array
 
 
 @jax.custom_jvp
 def threshold_of(values: Array, scale: Array) -> Array:
-    """Return t such that the sum of max(values - t, 0) is `scale`."""
-    falling = -jnp.sort(-values)
-    excess = (jnp.cumsum(falling) - scale) / jnp.arange(1, values.size + 1, dtype=values.dtype)
+    """Return t such that the sum of max(values - t, 0) is `scale`; the largest value must be 0."""
+    # t is at least -scale: entries below do not count, and their sum could be infinite. So could
+    # be that of as many scales; a power of two divides it exactly.
+    most = float(jnp.finfo(values.dtype).max) / (2 * values.size + 2)
+    part = jnp.where(scale > most, 0.5 ** math.ceil(math.log2(2 * values.size + 2)), 1)
+    part, least = cast(part, values.dtype), -scale
+    falling = part * -jnp.sort(-jnp.where(values < least, least, values))
+    counts = jnp.arange(1, values.size + 1, dtype=values.dtype)
+    excess = (jnp.cumsum(falling) - part * scale) / counts
     supported = jnp.count_nonzero(falling > excess)
-    return excess[jnp.maximum(supported, 1) - 1]
+    return excess[jnp.maximum(supported, 1) - 1] / part
 
 
 @threshold_of.defjvp
-def _simplex_threshold_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _threshold_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     values, scale = primals
     values_dot, scale_dot = tangents
     threshold = threshold_of(values, scale)

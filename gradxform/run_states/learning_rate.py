@@ -31,7 +31,7 @@ _FACTORS = scale | scale_by_schedule | reduce_on_plateau
 _FIELDS: dict[type, str] = {scale: "step_size", scale_by_schedule: "step_size_fn"}
 
 
-class _CurrentRate(NamedTuple):
+class _Current(NamedTuple):
     """A learning rate, or a product of several."""
 
     labels: tuple[Any, ...]  # of the groups and branches in which it applies
@@ -65,7 +65,7 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
 
     Example: `current_learning_rate(adamw(schedule), state)`.
     """
-    rates = _current_rates(tx, state)
+    rates = _current(tx, state)
     if label is not None:
         labels = {x for rate in rates for x in rate.labels}
         if label not in labels:
@@ -75,8 +75,8 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
                 f"there are {listed}."
             )
         rates = [rate for rate in rates if label in rate.labels]
-    _require_any_learning_rate(tx, rates)
-    if any(not _same_rate_factors(rate.factors, rates[0].factors) for rate in rates):
+    _require(tx, rates)
+    if any(not _same_factors(rate.factors, rates[0].factors) for rate in rates):
         listed = ", ".join("/".join(map(repr, rate.labels)) for rate in rates)
         raise ValueError(
             f"current_learning_rate: {name_of(tx)} has different learning rates for {listed}. "
@@ -102,12 +102,12 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
       ValueError: as `current_learning_rate` without groups; or if two groups have the same labels
         and different rates.
     """
-    rates = _current_rates(tx, state)
-    _require_any_learning_rate(tx, rates)
-    named: dict[str, _CurrentRate] = {}
+    rates = _current(tx, state)
+    _require(tx, rates)
+    named: dict[str, _Current] = {}
     for rate in rates:
         key = "/".join(("learning_rate", *map(str, rate.labels)))
-        if not _same_rate_factors(named.setdefault(key, rate).factors, rate.factors):
+        if not _same_factors(named.setdefault(key, rate).factors, rate.factors):
             labels = "/".join(map(repr, rate.labels))
             raise ValueError(
                 f"current_learning_rates: {name_of(tx)} has two groups that are called {labels}, "
@@ -116,7 +116,7 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
     return {key: jnp.abs(rate.value) for key, rate in named.items()}
 
 
-def _require_any_learning_rate(tx: Any, rates: list[_CurrentRate]) -> None:
+def _require(tx: Any, rates: list[_Current]) -> None:
     if not rates:
         raise ValueError(
             f"current_learning_rate: {name_of(tx)} does not have a learning rate that can be read. "
@@ -124,7 +124,7 @@ def _require_any_learning_rate(tx: Any, rates: list[_CurrentRate]) -> None:
         )
 
 
-def _same_rate_factors(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+def _same_factors(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Whether two products have the same factors: equal numbers, or the same arrays."""
     if len(a) != len(b):
         return False
@@ -134,57 +134,55 @@ def _same_rate_factors(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     )
 
 
-def _current_rates(tx: Any, state: OptState) -> list[_CurrentRate]:
+def _current(tx: Any, state: OptState) -> list[_Current]:
     """Return the rates of a transform, one for each group; none if it does not have any."""
     tx = unwrapped(tx)
     if isinstance(tx, external_step) and tx.at is not None:
         state = with_counts(state, jnp.asarray(tx.at, jnp.int32))
     if not isinstance(tx, GradientTransformation):
-        return _rate_injected_by_optax(state)
+        return _injected_by_optax(state)
     if isinstance(tx, chain | named_chain):
         return _rates_of_chain(tx, state)
     if isinstance(tx, partition):
         groups = tx.transforms.unfreeze() if isinstance(tx.transforms, FrozenTree) else {}
         places = {k: ("inner_states", k, "inner_state") for k in groups}
-        return _labelled_rates(
-            {k: (x, _rated_state(tx, state, *places[k])) for k, x in groups.items()}
-        )
+        return _labelled({k: (x, _rated(tx, state, *places[k])) for k, x in groups.items()})
     if isinstance(tx, sum_of):
-        return _labelled_rates(dict(enumerate(zip(tx.transforms, state, strict=True))))
+        return _labelled(dict(enumerate(zip(tx.transforms, state, strict=True))))
     if isinstance(tx, injected):
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
-        return _current_rates(tx.at_next(state), _rated_state(tx, state, "inner_state"))
+        return _current(tx.at_next(state), _rated(tx, state, "inner_state"))
     if isinstance(tx, param_groups):
         return _rates_of_param_groups(tx, state)
     if isinstance(tx, reduce_on_plateau):
-        factor = _rated_state(tx, state, "scale")
-        return [_CurrentRate((), (factor,), factor)]
+        factor = _rated(tx, state, "scale")
+        return [_Current((), (factor,), factor)]
     inner = tx.inner_states(state)
     if inner:  # of several the first takes the steps
         path, part = inner[0]
-        return _current_rates(part, _rated_state(tx, state, *path))
+        return _current(part, _rated(tx, state, *path))
     return _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
 
 
-def _rates_of_param_groups(tx: param_groups, state: OptState) -> list[_CurrentRate]:
+def _rates_of_param_groups(tx: param_groups, state: OptState) -> list[_Current]:
     """Return the rates of the groups that move, times their multipliers."""
-    rates_of_all = _current_rates(tx.inner, _rated_state(tx, state, "inner_state", "inner_state"))
-    rates: list[_CurrentRate] = []
+    rates_of_all = _current(tx.inner, _rated(tx, state, "inner_state", "inner_state"))
+    rates: list[_Current] = []
     for rule in tx.rules:
         if rule.freeze:
             continue
         its_rates = rates_of_all
         if rule.inner is not None:
             place = "group_states", rule.title, "inner_state"
-            its_rates = _current_rates(rule.inner, _rated_state(tx, state, *place))
+            its_rates = _current(rule.inner, _rated(tx, state, *place))
         if its_rates and not is_one(rule.learning_rate):
-            multipliers = _rated_state(tx, state, "multipliers")
-            its_rates = _rate_products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
+            multipliers = _rated(tx, state, "multipliers")
+            its_rates = _products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
         rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in its_rates]
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
 
-def _rated_state(tx: Any, state: Any, *path: Any) -> Any:
+def _rated(tx: Any, state: Any, *path: Any) -> Any:
     """Return the part of a wrapper's state at a path."""
     for name in path:
         parts = children_of(state) or {}
@@ -197,16 +195,16 @@ def _rated_state(tx: Any, state: Any, *path: Any) -> Any:
     return state
 
 
-def _rates_of_chain(tx: Any, state: OptState) -> list[_CurrentRate]:
+def _rates_of_chain(tx: Any, state: OptState) -> list[_Current]:
     """Return the product of the rates of a chain's parts, in each group."""
     parts = list(_rated_parts_of_chain(tx, state))
     last = max(
         (i for i, (part, s) in enumerate(parts) if _rated_part_has_slots(part, s)), default=-1
     )
-    rated: list[tuple[Any, list[_CurrentRate]]] = []
+    rated: list[tuple[Any, list[_Current]]] = []
     for i, (part, its_state) in enumerate(parts):
         if i > last or not isinstance(_rated_part_without_mask(part), _FACTORS):
-            its_rates = _current_rates(part, its_state)
+            its_rates = _current(part, its_state)
             rated += [(part, its_rates)] if its_rates else []
     if any(isinstance(part, only_dense) for part, _ in rated):  # what rows get is something else
         rated = [(part, its_rates) for part, its_rates in rated if not isinstance(part, only_rows)]
@@ -217,7 +215,7 @@ def _rates_of_chain(tx: Any, state: OptState) -> list[_CurrentRate]:
                 f"with masked({name_of(part.inner)}, ...). Use partition or param_groups, which "
                 "have labels for their groups."
             )
-    return functools.reduce(_rate_products, (its_rates for _, its_rates in rated), [])
+    return functools.reduce(_products, (its_rates for _, its_rates in rated), [])
 
 
 def _rated_part_without_mask(part: Any) -> Any:
@@ -240,23 +238,23 @@ def _rated_part_has_slots(part: Any, state: OptState) -> bool:
     return any(jnp.ndim(x) > 0 for x in jax.tree.leaves(state))
 
 
-def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_CurrentRate]:
+def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Current]:
     """Return the rate in a field of a rule, as a list, empty if it has none."""
     rate = fields_of(part).get(name) if isinstance(part, Value) else None
     if rate is None:
         return []
     try:
-        count = _count_of_rate_schedule(part, name, state) if callable(rate) else zero_count()
+        count = _count_of_schedule(part, name, state) if callable(rate) else zero_count()
         value = getattr(part, "number_at", value_at)(rate, count)
     except ScheduleError as error:
         raise TypeError(f"{name_of(part)}: {name}: {error}") from None
-    return [_CurrentRate((), (rate,), value)]
+    return [_Current((), (rate,), value)]
 
 
-def _count_of_rate_schedule(part: Any, name: str, state: OptState) -> Array:
+def _count_of_schedule(part: Any, name: str, state: OptState) -> Array:
     """Return the count at which the next step evaluates the schedules of a rule."""
     for field in COUNTS:
-        count = getattr(_rated_state_without_mask(state), field, None)
+        count = getattr(_rated_without_mask(state), field, None)
         if isinstance(count, int) or hasattr(count, "dtype"):  # also a variable of nnx
             count = jnp.asarray(count)
             return count[0] if count.ndim else count  # replicas step together
@@ -267,22 +265,22 @@ def _count_of_rate_schedule(part: Any, name: str, state: OptState) -> Array:
     )
 
 
-def _rated_state_without_mask(state: OptState) -> OptState:
+def _rated_without_mask(state: OptState) -> OptState:
     return getattr(state, "inner_state", state)
 
 
-def _labelled_rates(groups: dict[Any, tuple[Any, OptState]]) -> list[_CurrentRate]:
+def _labelled(groups: dict[Any, tuple[Any, OptState]]) -> list[_Current]:
     """Return the rates of several groups, those that have one."""
-    named = ((label, _current_rates(tx, state)) for label, (tx, state) in groups.items())
+    named = ((label, _current(tx, state)) for label, (tx, state) in groups.items())
     return [rate for label, rates in named for rate in _rates_under_label(label, rates)]
 
 
-def _rates_under_label(label: Any, rates: list[_CurrentRate]) -> list[_CurrentRate]:
+def _rates_under_label(label: Any, rates: list[_Current]) -> list[_Current]:
     """Return rates with one more label."""
     return [rate._replace(labels=(label, *rate.labels)) for rate in rates]
 
 
-def _rate_products(some: list[_CurrentRate], others: list[_CurrentRate]) -> list[_CurrentRate]:
+def _products(some: list[_Current], others: list[_Current]) -> list[_Current]:
     """Return the products of rates that apply together: of groups with the same labels."""
     if not some or not others:
         return some or others
@@ -291,7 +289,7 @@ def _rate_products(some: list[_CurrentRate], others: list[_CurrentRate]) -> list
     else:
         pairs = [(a, b) for a in some for b in others]
     return [
-        _CurrentRate(
+        _Current(
             a.labels + tuple(x for x in b.labels if x not in a.labels),
             a.factors + b.factors,
             a.value * b.value,
@@ -300,10 +298,10 @@ def _rate_products(some: list[_CurrentRate], others: list[_CurrentRate]) -> list
     ]
 
 
-def _rate_injected_by_optax(state: OptState) -> list[_CurrentRate]:
+def _injected_by_optax(state: OptState) -> list[_Current]:
     """Return the hyperparameter `learning_rate` in the state of another library's transform."""
     hyperparams = getattr(state, "hyperparams", None)
     if not isinstance(hyperparams, dict) or "learning_rate" not in hyperparams:
         return []
     rate = jnp.asarray(hyperparams["learning_rate"])
-    return [_CurrentRate((), (rate,), value_at(rate, jnp.zeros(())))]
+    return [_Current((), (rate,), value_at(rate, jnp.zeros(())))]

@@ -24,7 +24,7 @@ DICTS = ("hyperparams", "measurements", "skip_state")
 PLACES = ("anchor", "center", "local_center", "slow")
 
 
-class _MetricNumber(NamedTuple):
+class _Number(NamedTuple):
     """A number in a state, and what its key may be made of."""
 
     name: str
@@ -71,10 +71,10 @@ def metrics(
     Raises:
       ValueError: if `params` do not fit to a place.
     """
-    numbers = list(_metric_numbers(state, _MetricsReading(params, slots, replicas)))
+    numbers = list(_numbers(state, _Reading(params, slots, replicas)))
     step = _step_among_metrics(numbers)
     keyed: dict[str, Any] = {}
-    for key, number in zip(_keys_of_metrics(numbers), numbers, strict=True):
+    for key, number in zip(_keys(numbers), numbers, strict=True):
         other = key
         if key == "step" and step is not None:
             other = next(k for k in reversed(number.keys()) if k != "step")
@@ -104,22 +104,20 @@ def current_step(state: OptState) -> Array:
     Raises:
       ValueError: if nothing in the state counts steps.
     """
-    step = _step_among_metrics(
-        list(_metric_numbers(state, _MetricsReading(None, slots=False, replicas=True)))
-    )
+    step = _step_among_metrics(list(_numbers(state, _Reading(None, slots=False, replicas=True))))
     if step is None:
         raise ValueError(
-            f"current_step: nothing in {_state_name_in_metrics(state)} counts steps. Count them in "
+            f"current_step: nothing in {_name(state)} counts steps. Count them in "
             "the training loop, or use a schedule or a transform with a count."
         )
     return jnp.asarray(step.value)
 
 
-def _state_name_in_metrics(state: Any) -> str:
+def _name(state: Any) -> str:
     return name_of(type(state)) if hasattr(state, "_fields") else f"this {type(state).__name__}"
 
 
-class _MetricsReading(NamedTuple):
+class _Reading(NamedTuple):
     """The arguments of a reading: what to read, and how."""
 
     params: Params | None
@@ -137,32 +135,32 @@ class _MetricsReading(NamedTuple):
         return any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
-def _metric_numbers(
+def _numbers(
     state: Any,
-    reading: _MetricsReading,
+    reading: _Reading,
     labels: tuple[str, ...] = (),
     place: tuple[str, ...] = (),
     depth: int = 0,
-) -> Iterator[_MetricNumber]:
+) -> Iterator[_Number]:
     """Yield the numbers in a state, those of outer states first."""
     children: Iterable[tuple[str, Any]] = ()
     if hasattr(state, "_fields"):
-        for name, value in _own_metric_numbers(state, reading):
-            yield _MetricNumber(name, type(state).__name__, labels, place, depth, value)
+        for name, value in _own_numbers(state, reading):
+            yield _Number(name, type(state).__name__, labels, place, depth, value)
         slots = slot_fields(type(state))
         children = ((k, x) for k, x in state._asdict().items() if k not in slots)
         depth += 1
     elif isinstance(state, Mapping):
         for k, x in state.items():
             where = (*place, str(k))
-            yield from _metric_numbers(x, reading, (*labels, str(k)), where, depth)
+            yield from _numbers(x, reading, (*labels, str(k)), where, depth)
     elif isinstance(state, tuple | list):
         children = ((str(i), x) for i, x in enumerate(state))
     for name, x in children:
-        yield from _metric_numbers(x, reading, labels, (*place, name), depth)
+        yield from _numbers(x, reading, labels, (*place, name), depth)
 
 
-def _own_metric_numbers(state: Any, reading: _MetricsReading) -> Iterator[tuple[str, Any]]:
+def _own_numbers(state: Any, reading: _Reading) -> Iterator[tuple[str, Any]]:
     """Yield the numbers that a state has itself, by name."""
     declared: Callable[[Any], dict[str, Any]] | None = getattr(type(state), "metrics", None)
     if callable(declared):
@@ -193,30 +191,28 @@ def _is_optax_tree_hint(hint: Any) -> bool:
     return any(get_origin(part) in containers for part in get_args(hint))
 
 
-def _metrics_of_slot(
-    name: str, slot: PyTree, reading: _MetricsReading
-) -> Iterator[tuple[str, Any]]:
+def _metrics_of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, Any]]:
     """Yield the norm of a slot, and the distance of the parameters to it, as far as asked for."""
-    leaves = {path: x for path, x in with_paths(slot, _is_metric_leaf) if not is_hole(x)}
-    if not all(map(_is_floating_metric_leaf, leaves.values())):
+    leaves = {path: x for path, x in with_paths(slot, _is_leaf) if not is_hole(x)}
+    if not all(map(_is_floating_leaf, leaves.values())):
         return
     if reading.slots and leaves:
         yield f"{name}_norm", _NORM[reading.replicas](list(leaves.values()))
     if reading.params is not None and name in PLACES and leaves:
         ps = dict(with_paths(reading.params))
-        pairs = [(_metric_param(name, path, ps.get(path), x), x) for path, x in leaves.items()]
+        pairs = [(_param(name, path, ps.get(path), x), x) for path, x in leaves.items()]
         yield f"distance_to_{name}", _DISTANCE[reading.replicas](pairs)
 
 
-def _is_metric_leaf(x: Any) -> bool:
+def _is_leaf(x: Any) -> bool:
     return is_update_leaf(x) or is_stored(x)
 
 
-def _is_floating_metric_leaf(x: Any) -> bool:
+def _is_floating_leaf(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(dtype_of(x), jnp.inexact)
 
 
-def _metric_param(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
+def _param(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
     """Return the parameter of a slot, which must have the slot's shape."""
     if p is None or jnp.shape(p) != jnp.shape(slot):
         where = "no parameter" if p is None else f"a parameter of shape {jnp.shape(p)}"
@@ -227,12 +223,12 @@ def _metric_param(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
     return p
 
 
-def _norm_metric_of_slot(slot: list[Any]) -> Array:
+def _norm_of_slot(slot: list[Any]) -> Array:
     """Return the norm of a slot: of the arrays that stored ones stand for."""
     return engine.global_norm([fetched(x).load() if is_stored(x) else x for x in slot])
 
 
-def _distance_metric(pairs: list[tuple[Any, Any]]) -> Array:
+def _distance(pairs: list[tuple[Any, Any]]) -> Array:
     def difference(p: Any, slot: Any) -> Array:
         wide = at_least_float32(dtype_of(slot))
         return cast(jnp.asarray(p), wide) - cast(jnp.asarray(slot), wide)
@@ -241,11 +237,11 @@ def _distance_metric(pairs: list[tuple[Any, Any]]) -> Array:
 
 
 # By whether there is an axis of replicas. One program each: a loop asks for them at every step.
-_NORM = {False: jax.jit(_norm_metric_of_slot), True: jax.jit(jax.vmap(_norm_metric_of_slot))}
-_DISTANCE = {False: jax.jit(_distance_metric), True: jax.jit(jax.vmap(_distance_metric))}
+_NORM = {False: jax.jit(_norm_of_slot), True: jax.jit(jax.vmap(_norm_of_slot))}
+_DISTANCE = {False: jax.jit(_distance), True: jax.jit(jax.vmap(_distance))}
 
 
-def _step_among_metrics(numbers: list[_MetricNumber]) -> _MetricNumber | None:
+def _step_among_metrics(numbers: list[_Number]) -> _Number | None:
     """Return the number that counts the steps: of the outermost state that has one."""
     counts = [x for x in numbers if _is_step_metric(x)]
     outermost = min((x.depth for x in counts), default=0)
@@ -254,7 +250,7 @@ def _step_among_metrics(numbers: list[_MetricNumber]) -> _MetricNumber | None:
     return min(beside, key=lambda x: STEPS.index(x.name), default=None)
 
 
-def _is_step_metric(number: _MetricNumber) -> bool:
+def _is_step_metric(number: _Number) -> bool:
     """Whether a number counts steps: by its name, unless its rule says that it counts others."""
     if number.name not in STEPS or not jnp.issubdtype(dtype_of(number.value), jnp.integer):
         return False
@@ -262,13 +258,13 @@ def _is_step_metric(number: _MetricNumber) -> bool:
     return not rules or any(number.name in rule.step_fields for rule in rules)
 
 
-def _keys_of_metrics(numbers: list[_MetricNumber]) -> list[str]:
+def _keys(numbers: list[_Number]) -> list[str]:
     """Return a key for each number: the shortest by which those of one name are all different."""
-    alike: dict[str, list[_MetricNumber]] = defaultdict(list)
+    alike: dict[str, list[_Number]] = defaultdict(list)
     for number in numbers:
         alike[number.name].append(number)
 
-    def distinct(group: list[_MetricNumber]) -> Callable[[_MetricNumber], str]:
+    def distinct(group: list[_Number]) -> Callable[[_Number], str]:
         choices = list(zip(*(number.keys() for number in group), strict=True))
         form = next((i for i, keys in enumerate(choices) if len(set(keys)) == len(keys)), -1)
         return lambda number: number.keys()[form]

@@ -54,31 +54,31 @@ def as_optax(tx: Transform) -> Any:
     check_transform("as_optax", tx, "tx")
     if not isinstance(tx, GradientTransformation):
         raise TypeError(f"as_optax: {name_of(tx)} is not a transform of this library.")
-    return optax.GradientTransformationExtraArgs(_InitInOptax(tx, "init"), tx.update)
+    return optax.GradientTransformationExtraArgs(_Init(tx, "init"), tx.update)
 
 
-class _InitInOptax(BoundMethod):
+class _Init(BoundMethod):
     """The `init` of a transform, which returns a state in Optax's classes.
 
     The `update` does not need a counterpart: a state keeps the classes that it has.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _presented_in_optax(super().__call__(*args, **kwargs))
+        return _presented(super().__call__(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return _presented_in_optax(super().call(*args, **kwargs))
+        return _presented(super().call(*args, **kwargs))
 
     def __reduce__(self):
         return type(self), (self.owner, self.name)
 
 
-def _presented_in_optax(node: Any) -> Any:
+def _presented(node: Any) -> Any:
     """Return a state with the classes of Optax where it has them, and ours elsewhere."""
     level = optax_children(node)
     if level is None:
         return node
-    children = [_presented_in_optax(child) for _, child in level[0].values()]
+    children = [_presented(child) for _, child in level[0].values()]
     theirs = None
     if _is_gradxform_state(type(node)) and type(node) not in TO_OPTAX:
         theirs = _optax_class(type(node))
@@ -160,14 +160,14 @@ def _state_in_optax(node: Any, path: KeyPath, converters: Mapping[Any, Any]) -> 
     }
     if not _is_gradxform_state(type(node)):
         return jax.tree.unflatten(level[1], children.values())
-    return _class_of_optax(type(node), path)(**children)
+    return _class(type(node), path)(**children)
 
 
 def _is_gradxform_state(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "gradxform" and hasattr(cls, "_fields")
 
 
-def _class_of_optax(ours: Any, path: KeyPath) -> Any:
+def _class(ours: Any, path: KeyPath) -> Any:
     """Return Optax's state of the same name and fields, which it must have."""
     theirs = _optax_class(ours)
     if theirs is not None:

@@ -43,7 +43,7 @@ def as_optax_closures(tx: Any, *names: str) -> Any:
         raise TypeError(f"as_optax_closures: {name_of(tx)} is not a transform of this library.")
     pair = type(as_optax(cast(Any, tx)))
     fields: set[str] = set()
-    with_arrays = _with_arrays_for_closures(tx, frozenset(names), fields)
+    with_arrays = _with_arrays(tx, frozenset(names), fields)
     for name in names:
         if name not in fields:
             raise ValueError(
@@ -63,7 +63,7 @@ def as_optax_closures(tx: Any, *names: str) -> Any:
     return pair(init, update)
 
 
-def _with_arrays_for_closures(x: Any, names: frozenset[str], float_fields: set[str]) -> Any:
+def _with_arrays(x: Any, names: frozenset[str], float_fields: set[str]) -> Any:
     """Return `x` with the named floats as arrays; the names of all floats go to `float_fields`."""
     parts = parts_of(x)
     if parts is None:
@@ -75,6 +75,6 @@ def _with_arrays_for_closures(x: Any, names: frozenset[str], float_fields: set[s
             float_fields.add(name)
             new.append(jnp.asarray(part, scalar_dtype()) if name in names else part)
         else:
-            new.append(_with_arrays_for_closures(part, names, float_fields))
+            new.append(_with_arrays(part, names, float_fields))
     same = all(n is p for n, p in zip(new, parts, strict=True))
     return x if same else with_parts(x, new)

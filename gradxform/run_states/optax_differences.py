@@ -25,7 +25,7 @@ from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState
 from gradxform.wrappers.low_rank.galore import GaLoreState
 
 
-def _sm3_vectors_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
+def _sm3_vectors(like: Any, field: Any, path: KeyPath) -> Any:
     """Return SM3's maxima: the vectors of a parameter's axes, concatenated."""
 
     def join(like: Any, x: Any, path: KeyPath) -> Any:
@@ -48,7 +48,7 @@ def _sm3_vectors_in_optax(vector: Any, like: Any) -> list[Any]:
     return jnp.split(vector, np.cumsum(like.shape)[:-1]) if like.ndim else [vector]
 
 
-def _scalars_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
+def _scalars(like: Any, field: Any, path: KeyPath) -> Any:
     """Return arrays of shape (1,) as scalars."""
 
     def entry(like: Any, x: Any, path: KeyPath) -> Any:
@@ -58,7 +58,7 @@ def _scalars_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
     return optax_fitted(like, field, path, leaf=entry)
 
 
-def _galore_projectors_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
+def _galore_projectors(like: Any, field: Any, path: KeyPath) -> Any:
     """Return GaLore's projectors, with a scalar for each array that is not projected."""
 
     def projector(like: Any, x: Any, path: KeyPath) -> Any:
@@ -78,9 +78,9 @@ def _galore_projectors_in_optax(state: Any) -> dict[str, Any]:
 
 
 FROM_OPTAX: dict[Any, Converter] = {
-    (GaLoreState, "projector"): _galore_projectors_from_optax,
-    (ScaleBySM3State, "mu"): _sm3_vectors_from_optax,
-    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars_from_optax,
+    (GaLoreState, "projector"): _galore_projectors,
+    (ScaleBySM3State, "mu"): _sm3_vectors,
+    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars,
 }
 # For a class of states, the fields that Optax stores differently.
 TO_OPTAX: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -109,12 +109,12 @@ def optax_hyperparams(x: Any) -> dict[str, Any]:
         arguments = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
         numbers = {k: v for k, v in arguments.items() if type(v) is int}
         defaults = {k: parameters[k].default if k in parameters else None for k in arguments}
-        dtypes = {k: _dtype_hyperparam_of_optax(v, defaults[k]) for k, v in arguments.items()}
+        dtypes = {k: _dtype_hyperparam(v, defaults[k]) for k, v in arguments.items()}
         return numbers | {k: v for k, v in dtypes.items() if v is not None}
     return {k: v for part in parts_of(x) or () for k, v in optax_hyperparams(part).items()}
 
 
-def _dtype_hyperparam_of_optax(x: Any, default: Any) -> Any:
+def _dtype_hyperparam(x: Any, default: Any) -> Any:
     """Return the dtype that an argument, or else Optax's default for it, names as a class."""
     cls = default if x is None or x == default else x
     try:

@@ -60,12 +60,8 @@ def optax_fitted(
     expected, treedef = level
     actual = optax_children_by_name(state)
     if actual is None:
-        raise TypeError(
-            f"interop: {leaf_path(path)} is {shown(state)}, expected {_optax_kind(like)}."
-        )
-    if hasattr(type(like), "completed"):  # it knows older forms of itself
-        actual = type(like).completed(actual)
-    _check_optax_names(like, {name: child for name, (_, child) in expected.items()}, actual, path)
+        raise TypeError(f"interop: {leaf_path(path)} is {shown(state)}, expected {_kind(like)}.")
+    _check_names(like, {name: child for name, (_, child) in expected.items()}, actual, path)
     children = []
     for name, (key, child) in expected.items():
         convert = converters.get((type(like), name))
@@ -78,7 +74,7 @@ def optax_fitted(
     return jax.tree.unflatten(treedef, children)
 
 
-def _optax_kind(like: Any) -> str:
+def _kind(like: Any) -> str:
     return state_name_with_article(type(like).__name__)
 
 
@@ -87,7 +83,7 @@ def state_name_with_article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
-def _check_optax_names(
+def _check_names(
     like: Any, expected: dict[str, Any], actual: dict[str, Any], path: KeyPath
 ) -> None:
     """Require every child with an array to be on both sides."""
@@ -97,7 +93,7 @@ def _check_optax_names(
                 continue
             holds = "holds" if names is expected else "does not hold"
             raise ValueError(
-                f"interop: {leaf_path(path)} {verb} {name!r}, which {_optax_kind(like)} {holds}."
+                f"interop: {leaf_path(path)} {verb} {name!r}, which {_kind(like)} {holds}."
                 f"{REMEDIES.get((type(like), name)) or did_you_mean(name, others)}"
                 " Was this state made by the same call?"
             )

@@ -28,18 +28,8 @@ from gradxform.schedules.schedule import (
 from gradxform.types import Array, Finite, NonNegative, Positive
 from gradxform.values.fields import value
 
-__all__ = [
-    "cosine_decay_restarts",
-    "cosine_decay_schedule",
-    "exponential_decay",
-    "inverse_sqrt_decay",
-    "inverse_time_decay",
-    "linear_cosine_decay",
-    "natural_exp_decay",
-]
 
-
-def _decay_periods(part: Any, count: Any) -> Array:
+def _periods(part: Any, count: Any) -> Array:
     """Return how many periods of `transition_steps` have passed; rounded down for a staircase."""
     k = steps_since(count, part.transition_begin)
     if part.staircase:
@@ -47,7 +37,7 @@ def _decay_periods(part: Any, count: Any) -> Array:
     return scalar(k) / scalar(part.transition_steps)
 
 
-def _check_decay_periods(part: Any) -> None:
+def _check_periods(part: Any) -> None:
     require_positive(part, "transition_steps")
     require_non_negative(part, "transition_begin")
     check_steps(part, "transition_steps", "transition_begin")
@@ -84,13 +74,13 @@ class exponential_decay(Schedule):
     end_value: Finite | None = None
 
     def __post_init__(self):
-        _check_decay_periods(self)
+        _check_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value, within its bound."""
         rate = self.decay_rate
         log = math.log(rate) if is_known(rate) else jnp.log(scalar(rate))
-        y = number_of_field(self.init_value) * jnp.exp(_decay_periods(self, count) * log)
+        y = number_of_field(self.init_value) * jnp.exp(_periods(self, count) * log)
         if self.end_value is None:
             return y
         bound = scalar(self.end_value)
@@ -123,12 +113,12 @@ class natural_exp_decay(Schedule):
     staircase: bool = False
 
     def __post_init__(self):
-        _check_decay_periods(self)
+        _check_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
         rate = number_of_field(self.decay_rate)
-        return number_of_field(self.init_value) * jnp.exp(-rate * _decay_periods(self, count))
+        return number_of_field(self.init_value) * jnp.exp(-rate * _periods(self, count))
 
 
 @value
@@ -156,12 +146,12 @@ class inverse_time_decay(Schedule):
     staircase: bool = False
 
     def __post_init__(self):
-        _check_decay_periods(self)
+        _check_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
         return number_of_field(self.init_value) / (
-            1.0 + number_of_field(self.decay_rate) * _decay_periods(self, count)
+            1.0 + number_of_field(self.decay_rate) * _periods(self, count)
         )
 
 
@@ -187,7 +177,7 @@ class inverse_sqrt_decay(Schedule):
     transition_begin: int | float = 0
 
     def __post_init__(self):
-        _check_decay_periods(self)
+        _check_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
@@ -325,14 +315,14 @@ class cosine_decay_restarts(Schedule):
                     f"{name_of(self)}: {name} must be a Python number, got a traced one; the "
                     "starts of the cycles are computed beforehand."
                 )
-        cycle, remaining = _decay_cycle(as_count(count), self.first_decay_steps, self.t_mul)
+        cycle, remaining = _cycle(as_count(count), self.first_decay_steps, self.t_mul)
         height = jnp.power(scalar(self.m_mul), cycle)
         init, alpha = number_of_field(self.init_value), number_of_field(self.alpha)
         y = init * ((1.0 - alpha) * height * half_cosine(remaining) + alpha)
         return jnp.where(as_count(count) <= 0, scalar(init), y)
 
 
-def _decay_cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
+def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
     """Return the index of the cycle of each count, and the remaining fraction of the cycle."""
     if t_mul == 1:
         cycle = whole_periods(count, first)
@@ -341,7 +331,7 @@ def _decay_cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
         else:
             count = scalar(count) % first
         return cycle, fractions_of_period(count, first)[0]
-    starts, lengths = _decay_cycles(first, t_mul)
+    starts, lengths = _cycles(first, t_mul)
     cycle = segment_of_count(count, starts[1:])
     if jnp.issubdtype(count.dtype, jnp.integer):
         # Subtracted as integers, because float32 rounds counts above 2**24.
@@ -355,7 +345,7 @@ def _decay_cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
 
 
 @functools.lru_cache(maxsize=64)
-def _decay_cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
+def _cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the lengths of the cycles that an integer count can reach."""
     starts, lengths = [0.0], [float(first)]
     while (start := starts[-1] + lengths[-1]) <= LARGEST:

@@ -23,13 +23,6 @@ from gradxform.schedules.schedule import (
 from gradxform.types import Array, Choice, Finite, NonNegative, Positive
 from gradxform.values.fields import value
 
-__all__ = [
-    "cyclic_schedule",
-    "cosine_sign_decay",
-    "linear_sign_decay",
-    "restart_sign_decay",
-]
-
 
 def cosine_wave(count: Array, steps: Any, periods: Any) -> Array:
     """Return (1 + cos(2 pi periods t)) / 2, with t = min(count / steps, 1)."""
@@ -41,7 +34,7 @@ def cosine_wave(count: Array, steps: Any, periods: Any) -> Array:
     return jnp.square(jnp.sin(scalar(phase - steps) * (0.5 * math.pi / steps)))
 
 
-def _periodic_sawtooth(count: Array, steps: Any, periods: Any) -> Array:
+def _sawtooth(count: Array, steps: Any, periods: Any) -> Array:
     """Return the remaining fraction of the current one of the `periods` in `steps`, 1 to 0."""
     multiple = _exact_periods(count, steps, periods)
     if multiple is None:
@@ -73,7 +66,7 @@ def _zeroed_after_periods(y: Array, part: Any, count: Array) -> Array:
     return jnp.where(count >= first, 0.0, y)
 
 
-def _check_periodic_steps(part: Any) -> None:
+def _check_steps(part: Any) -> None:
     require_positive(part, "decay_steps")
     check_steps(part, "decay_steps")
 
@@ -93,7 +86,7 @@ class linear_sign_decay(Schedule):
     decay_steps: int | float
 
     def __post_init__(self):
-        _check_periodic_steps(self)
+        _check_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the remaining fraction of the decay."""
@@ -123,7 +116,7 @@ class cosine_sign_decay(Schedule):
     zero_after: NonNegative | None = None
 
     def __post_init__(self):
-        _check_periodic_steps(self)
+        _check_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the cosine's value."""
@@ -158,12 +151,12 @@ class restart_sign_decay(Schedule):
     zero_after: NonNegative | None = None
 
     def __post_init__(self):
-        _check_periodic_steps(self)
+        _check_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the value in the current period."""
         count = as_count(count)
-        remaining = _periodic_sawtooth(count, self.decay_steps, self.num_periods)
+        remaining = _sawtooth(count, self.decay_steps, self.num_periods)
         return _zeroed_after_periods(half_cosine(remaining), self, count)
 
 

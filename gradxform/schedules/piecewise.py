@@ -26,15 +26,8 @@ from gradxform.types import Array, Choice, Finite, Positive, StaticTree
 from gradxform.values import FrozenTree
 from gradxform.values.fields import value
 
-__all__ = [
-    "cosine_onecycle_schedule",
-    "linear_onecycle_schedule",
-    "piecewise_constant_schedule",
-    "piecewise_interpolate_schedule",
-]
 
-
-def _freeze_piecewise_scales(part: Any) -> None:
+def _freeze_scales(part: Any) -> None:
     """Check `boundaries_and_scales`, and freeze it; with live scales keep sorted pairs instead."""
     tree = part.boundaries_and_scales
     if tree is None:
@@ -50,10 +43,10 @@ def _freeze_piecewise_scales(part: Any) -> None:
         )
     scales: dict[int, Any] = {}
     for step, scale in pairs:
-        step = _piecewise_boundary(part, step)
+        step = _boundary(part, step)
         if step in scales:
             raise ValueError(f"{name_of(part)}: boundaries_and_scales has the step {step} twice.")
-        scales[step] = _piecewise_scale(part, step, scale)
+        scales[step] = _scale(part, step, scale)
     if any(is_open(scale) for scale in scales.values()):
         # The library looks for live numbers in tuples, but not in frozen trees.
         frozen: Any = tuple(sorted(scales.items(), key=lambda pair: pair[0]))
@@ -62,7 +55,7 @@ def _freeze_piecewise_scales(part: Any) -> None:
     object.__setattr__(part, "boundaries_and_scales", frozen)
 
 
-def _piecewise_boundary(part: Any, step: Any) -> int:
+def _boundary(part: Any, step: Any) -> int:
     rule = f"{name_of(part)}: the steps of boundaries_and_scales must be"
     if hasattr(step, "item") and not is_open(step):
         step = step.item()
@@ -73,7 +66,7 @@ def _piecewise_boundary(part: Any, step: Any) -> int:
     return int(step)
 
 
-def _piecewise_scale(part: Any, step: int, scale: Any) -> Any:
+def _scale(part: Any, step: int, scale: Any) -> Any:
     rule = f"{name_of(part)}: the scale at step {step} must be"
     if is_open(scale):
         return scale
@@ -84,7 +77,7 @@ def _piecewise_scale(part: Any, step: int, scale: Any) -> Any:
     return float(scale)
 
 
-def _piecewise_steps_and_values(part: Any) -> tuple[list[int], list[Any]]:
+def _steps_and_values(part: Any) -> tuple[list[int], list[Any]]:
     """Return the boundaries, and the values before the first and from each one on."""
     pairs = part.boundaries_and_scales or ()
     if isinstance(pairs, FrozenTree):
@@ -114,11 +107,11 @@ class piecewise_constant_schedule(Schedule):
     boundaries_and_scales: StaticTree = None
 
     def __post_init__(self):
-        _freeze_piecewise_scales(self)
+        _freeze_scales(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the value at `count`."""
-        steps, values = _piecewise_steps_and_values(self)
+        steps, values = _steps_and_values(self)
         return jnp.stack([scalar(v) for v in values])[segment_of_count(as_count(count), steps)]
 
 
@@ -147,12 +140,12 @@ class piecewise_interpolate_schedule(Schedule):
 
     def __post_init__(self):
         require_one_of(self, "interpolate_type", ("linear", "cosine"))
-        _freeze_piecewise_scales(self)
+        _freeze_scales(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the interpolated value."""
         count = as_count(count)
-        steps, values = _piecewise_steps_and_values(self)
+        steps, values = _steps_and_values(self)
         if steps and steps[-1] > LARGEST:  # which the dtype of counts cannot hold
             count = scalar(count)
         index = segment_of_count(count, steps)
@@ -169,7 +162,7 @@ class piecewise_interpolate_schedule(Schedule):
 # ------------------------------------------------------------------------------------- one cycle
 
 
-def _check_piecewise_phases(part: Any, *names: str) -> None:
+def _check_phases(part: Any, *names: str) -> None:
     """Require that the named fractions of `transition_steps` divide it into phases."""
     require_positive(part, "transition_steps")
     check_steps(part, "transition_steps")
@@ -222,7 +215,7 @@ class linear_onecycle_schedule(Composite):
     final_div_factor: Positive = 1e4
 
     def __post_init__(self):
-        _check_piecewise_phases(self, "pct_start", "pct_final")
+        _check_phases(self, "pct_start", "pct_final")
 
     def expand(self) -> piecewise_interpolate_schedule:
         """Return the piecewise interpolation."""
@@ -265,7 +258,7 @@ class cosine_onecycle_schedule(Composite):
     final_div_factor: Positive = 1e4
 
     def __post_init__(self):
-        _check_piecewise_phases(self, "pct_start")
+        _check_phases(self, "pct_start")
 
     def expand(self) -> piecewise_interpolate_schedule:
         """Return the piecewise interpolation."""

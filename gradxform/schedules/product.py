@@ -11,10 +11,6 @@ from gradxform.schedules.schedule import Schedule
 from gradxform.types import Array
 from gradxform.values.fields import value
 
-__all__ = [
-    "product_schedule",
-]
-
 
 @value
 class product_schedule(Schedule):

@@ -11,10 +11,6 @@ from gradxform.schedules.schedule import Schedule, as_count, number_of_field
 from gradxform.types import Array, Decay, Scalar
 from gradxform.values.fields import value
 
-__all__ = [
-    "rectified_warmup_schedule",
-]
-
 
 @value
 class rectified_warmup_schedule(Schedule):
@@ -71,14 +67,14 @@ def rectification(b2: Scalar, count: Array, threshold: Scalar) -> tuple[Array, A
         x = -jnp.log(jnp.maximum(b2, 1e-30))
     r_inf = 2 / (1 - b2) - 1
     t = scalar(count)
-    early = t - (2 / x) * (_rectified_coth(t * x / 2) - _rectified_coth(x / 2))
+    early = t - (2 / x) * (_coth(t * x / 2) - _coth(x / 2))
     r = jnp.where(t * x < 1, early, r_inf - 2 * t / jnp.expm1(t * x))
     is_defined = (r >= threshold) & (r_inf > 4)
     square = (r - 4) / (r_inf - 4) * (r - 2) / (r_inf - 2) * r_inf / r
     return is_defined, jnp.where(is_defined, jnp.sqrt(jnp.where(is_defined, square, 1)), 1)
 
 
-def _rectified_coth(y: Array) -> Array:
+def _coth(y: Array) -> Array:
     """Return y coth(y) - 1 for y below 0.5, by its series."""
     z = jnp.minimum(y, 0.5) ** 2
     return z * (1 / 3 - z * (1 / 45 - z * (2 / 945 - z * (1 / 4725 - z * (2 / 93555)))))

@@ -35,11 +35,11 @@ class WrappedSchedule(Value):
 
     schedule_fn: Schedule
 
-    def init(self) -> WrappedScheduleState:
+    def init(self):
         """Return a count of 0."""
         return WrappedScheduleState(count=zero_count())
 
-    def update(self, state: WrappedScheduleState, **extra_args: Any) -> WrappedScheduleState:
+    def update(self, state, **extra_args):
         """Return the state with its count advanced."""
         return state._replace(count=safe_increment(state.count))
 

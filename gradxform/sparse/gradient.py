@@ -115,16 +115,16 @@ def value_and_grad_of_part(
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
     require_choice(part, "mixed", mixed, MIXED)
-    single, numbers = _sparse_grad_argnums(part, argnums)
+    single, numbers = _grad_argnums(part, argnums)
     select = _table_selection(part, where)
 
     @functools.wraps(loss_fn, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        places = _sparse_grad_positions(part, numbers, len(args))
+        places = _grad_positions(part, numbers, len(args))
         tree = args[places[0]] if single else tuple(args[i] for i in places)
         structure, leaves = (
             jax.tree.structure(tree),
-            _leaves_for_sparse_grad(part, tree, select(tree)),
+            _leaves_for_grad(part, tree, select(tree)),
         )
 
         def of_leaves(*values: Any) -> Any:
@@ -144,7 +144,7 @@ def value_and_grad_of_part(
 # ---------------------------------------------------------------------------------- the arguments
 
 
-def _sparse_grad_argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
+def _grad_argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     """Return whether `argnums` is a single number, and the numbers as a tuple."""
     single = hasattr(argnums, "__index__")
     try:
@@ -157,7 +157,7 @@ def _sparse_grad_argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]
     return single, numbers
 
 
-def _sparse_grad_positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
+def _grad_positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
     """Return the positions, from 0, that `numbers` stand for among `count` arguments."""
     if not all(-count <= i < count for i in numbers):
         raise TypeError(
@@ -187,11 +187,11 @@ def _table_selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     return lambda tree: masks.resolve(part, where, tree)
 
 
-def _leaves_for_sparse_grad(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
+def _leaves_for_grad(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
     flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
-        dtype = _dtype_for_sparse_grad(value)
+        dtype = _dtype_for_grad(value)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             flaw = f"is a {type(value).__name__}" if dtype is None else f"has dtype {dtype}"
             raise TypeError(
@@ -213,7 +213,7 @@ def _leaves_for_sparse_grad(part: str, tree: PyTree, selected: PyTree) -> list[D
     return leaves
 
 
-def _dtype_for_sparse_grad(x: Any) -> Any:
+def _dtype_for_grad(x: Any) -> Any:
     """Return the dtype of an array or a number, and None for anything else."""
     if isinstance(x, bool | int | float | complex):
         return jnp.result_type(x)

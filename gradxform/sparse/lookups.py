@@ -57,7 +57,7 @@ def find(eqn: Any, source: Source) -> Lookup | None:
     return finder(eqn.params, eqn.invars[0].aval.shape, source, eqn.outvars[0].aval)
 
 
-def _slice_lookup(params: Any, shape: Any, source: Source, result: Any) -> Lookup | None:
+def _slice(params: Any, shape: Any, source: Source, result: Any) -> Lookup | None:
     start, stop = params["start_indices"], params["limit_indices"]
     step = params["strides"] or (1,) * len(shape)
     if any(start[1:]) or stop[1:] != shape[1:] or any(s != 1 for s in step[1:]):
@@ -75,13 +75,13 @@ def _dynamic_slice_lookup(params: Any, shape: Any, source: Source, result: Any) 
         return None
 
     def rows(first: Array, *_: Array) -> Array:  # the other axes are whole: their starts clip to 0
-        first = jnp.clip(_lookup_indices_as_int32(first, shape[0]), 0, shape[0] - width)
+        first = jnp.clip(_indices_as_int32(first, shape[0]), 0, shape[0] - width)
         return first + jnp.arange(width, dtype=jnp.int32)
 
     return Lookup(source, result, rows, shape[1:], tuple(range(len(shape))))
 
 
-def _gather_lookup(params: Any, shape: Any, source: Source, result: Any) -> Lookup | None:
+def _gather(params: Any, shape: Any, source: Source, result: Any) -> Lookup | None:
     numbers, (width, *others) = params["dimension_numbers"], params["slice_sizes"]
     mode = GatherScatterMode.from_any(params["mode"])
     if tuple(others) != shape[1:] or numbers.operand_batching_dims or mode not in _MODES:
@@ -96,7 +96,7 @@ def _gather_lookup(params: Any, shape: Any, source: Source, result: Any) -> Look
         for column, axis in enumerate(columns):
             start = jax.lax.index_in_dim(starts, column, -1, keepdims=False)
             if axis == 0:
-                first = _lookup_indices_as_int32(start, shape[0])
+                first = _indices_as_int32(start, shape[0])
                 in_bounds &= (first >= 0) & (first <= last)
             else:
                 in_bounds &= start == 0
@@ -116,13 +116,13 @@ _MODES = {
     GatherScatterMode.PROMISE_IN_BOUNDS,
 }
 _FINDERS = {
-    "slice": _slice_lookup,
+    "slice": _slice,
     "dynamic_slice": _dynamic_slice_lookup,
-    "gather": _gather_lookup,
+    "gather": _gather,
 }
 
 
-def _lookup_indices_as_int32(x: Array, num_rows: int) -> Array:
+def _indices_as_int32(x: Array, num_rows: int) -> Array:
     """Return indices of any integer dtype as int32; those out of range stay out of range."""
     x = jnp.asarray(x)
     info = jnp.iinfo(x.dtype)

@@ -132,7 +132,7 @@ def pair_of(part: str, out: Any) -> tuple[Any, Any]:
     if not isinstance(out, tuple | list) or len(out) != 2:
         raise TypeError(
             f"{part}: with has_aux=True the loss function must return a pair (loss, aux), got "
-            f"{_described_loss(out)}."
+            f"{_described(out)}."
         )
     return out[0], out[1]
 
@@ -143,10 +143,10 @@ def check_loss(part: str, loss: Any) -> None:
         hasattr(loss, "dtype") and jnp.issubdtype(loss.dtype, jnp.floating)
     )
     if not is_real or jnp.ndim(loss):
-        raise TypeError(f"{part}: the loss must be a real scalar, got {_described_loss(loss)}.")
+        raise TypeError(f"{part}: the loss must be a real scalar, got {_described(loss)}.")
 
 
-def _described_loss(x: Any) -> str:
+def _described(x: Any) -> str:
     if hasattr(x, "dtype"):
         return f"an array of shape {jnp.shape(x)} and dtype {x.dtype}"
     return shown(x)

@@ -71,7 +71,7 @@ def plan_of_jaxpr(
 class _LookupPlanner:
     def __init__(self, jaxpr: Any, sources: Any, differentiated: Any, setting: Setting):
         self.jaxpr, self.setting = jaxpr, setting
-        self.alive = _alive_variables_in_plan(jaxpr, differentiated)
+        self.alive = _alive_variables(jaxpr, differentiated)
         self.sources = {
             v: source for v, source in zip(jaxpr.invars, sources, strict=True) if source
         }
@@ -102,9 +102,7 @@ class _LookupPlanner:
 
     def matters(self, eqn: Any) -> bool:
         """Whether `eqn` reads a table, and its results are differentiated."""
-        return any(map(self.source, eqn.invars)) and any(
-            _differentiated_results_in_plan(eqn, self.alive)
-        )
+        return any(map(self.source, eqn.invars)) and any(_differentiated_results(eqn, self.alive))
 
     def steps_of(self, parts: list[Any]) -> list[Step]:
         """Return the steps, with each run of equations between them as one `Plain` step."""
@@ -197,7 +195,7 @@ class _LookupPlanner:
 
     def inner(self, eqn: Any, jaxpr: Any, consts: Sequence[Any], sources: Any = None) -> Plan:
         """Return the plan of a jaxpr that `eqn` runs, and note its dense uses of tables."""
-        differentiated = _differentiated_results_in_plan(eqn, self.alive)
+        differentiated = _differentiated_results(eqn, self.alive)
         if eqn.primitive.name == "scan":  # any part of the carry may reach any result
             differentiated = [True] * len(differentiated)
         library = jaxprs.is_library_function(jaxpr)
@@ -217,8 +215,8 @@ class _LookupPlanner:
     def scan(self, eqn: Any) -> Step | None:
         jaxpr, consts = jaxprs.as_open_jaxpr(eqn.params["jaxpr"])
         # Outside, the arrays that are scanned over have one more axis than in the body.
-        carried = sum(map(_same_rank_in_plan, eqn.outvars, jaxpr.outvars))
-        constants = sum(map(_same_rank_in_plan, eqn.invars, jaxpr.invars)) - carried
+        carried = sum(map(_same_rank, eqn.outvars, jaxpr.outvars))
+        constants = sum(map(_same_rank, eqn.invars, jaxpr.invars)) - carried
         self.refuse(eqn, eqn.invars[constants : constants + carried], " (in its carry)")
         self.refuse(eqn, eqn.invars[constants + carried :], " (in what it scans over)")
         sources = [self.source(v) if i < constants else None for i, v in enumerate(eqn.invars)]
@@ -262,21 +260,21 @@ def _plan_has_tables(inner_plan: Plan) -> bool:
     return bool(inner_plan.lookups or any(inner_plan.sources))
 
 
-def _same_rank_in_plan(v: Any, w: Any) -> bool:
+def _same_rank(v: Any, w: Any) -> bool:
     return len(getattr(v.aval, "shape", ())) == len(getattr(w.aval, "shape", ()))
 
 
-def _differentiated_results_in_plan(eqn: Any, alive: set[Any]) -> list[bool]:
+def _differentiated_results(eqn: Any, alive: set[Any]) -> list[bool]:
     """Whether each result of `eqn` is differentiated; integers never are."""
     return [v in alive and jaxprs.is_inexact(v.aval) for v in eqn.outvars]
 
 
-def _alive_variables_in_plan(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
+def _alive_variables(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
     """Return the variables on which the derivatives of these outputs may depend."""
     outputs = [v for v, flag in zip(jaxpr.outvars, differentiated, strict=True) if flag]
     alive = set(jaxprs.variables_in(outputs))
     for eqn in reversed(jaxpr.eqns):
-        flags = _differentiated_results_in_plan(eqn, alive)
+        flags = _differentiated_results(eqn, alive)
         if not any(flags) or eqn.primitive.name == "stop_gradient":
             continue
         # The body of a call tells which of its arguments matter; else all of them may.
@@ -284,7 +282,7 @@ def _alive_variables_in_plan(jaxpr: Any, differentiated: Sequence[bool]) -> set[
         body = inner[0] if inner else jaxprs.rematerialized(eqn)
         inputs = eqn.invars
         if body is not None:
-            needed = _alive_variables_in_plan(body, flags)
+            needed = _alive_variables(body, flags)
             inputs = [v for v, w in zip(eqn.invars, body.invars, strict=True) if w in needed]
         alive |= set(jaxprs.variables_in(inputs))
     return alive

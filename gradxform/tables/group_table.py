@@ -58,7 +58,7 @@ def group_rows(
     slots: dict[Path, list[tuple[Any, Any]]] = {path: [] for path in leaves}
     in_state = [(path, leaf) for path, leaf in with_paths(state) if not is_hole(leaf)]
     for (path, leaf), place in zip(in_state, places, strict=True):
-        owner = _owner_in_groups(path, leaves)
+        owner = _owner(path, leaves)
         if owner is not None:
             slots[owner].append((leaf, place))
     rule_of = tx.assigned(shapes, shapes).rule_of
@@ -71,10 +71,10 @@ def group_rows(
         ours = [(leaves[path], leaves[path].sharding) for path in members]
         rows.append(
             GroupRow(
-                *_group_settings(tx, i, tuple("/".join(path) for path in members)),
-                param_bytes=sum(_group_bytes_at(p) for p, _ in ours),
-                state_bytes=sum(_group_bytes_at(x) for x, _ in member_slots),
-                device_bytes=sum(_group_bytes_at(x, at) for x, at in ours + member_slots)
+                *_settings(tx, i, tuple("/".join(path) for path in members)),
+                param_bytes=sum(_bytes(p) for p, _ in ours),
+                state_bytes=sum(_bytes(x) for x, _ in member_slots),
+                device_bytes=sum(_bytes(x, at) for x, at in ours + member_slots)
                 if is_placed
                 else None,
             )
@@ -82,13 +82,11 @@ def group_rows(
     return tuple(rows)
 
 
-def _group_settings(
-    tx: param_groups, i: int | None, parameters: tuple[str, ...]
-) -> tuple[Any, ...]:
+def _settings(tx: param_groups, i: int | None, parameters: tuple[str, ...]) -> tuple[Any, ...]:
     """Return the first fields of a row."""
     if i is None:
         decay = None if tx.weight_decay is None else 1.0
-        return OTHERS, parameters, _group_transform_name(tx.inner), 1.0, decay
+        return OTHERS, parameters, _transform_name(tx.inner), 1.0, decay
     rule = tx.rules[i]
     if rule.freeze:
         return rule.name, parameters, None, None, None
@@ -98,34 +96,34 @@ def _group_settings(
     return (
         rule.name,
         parameters,
-        _group_transform_name(inner),
-        _known_group_multiplier(rule.learning_rate),
-        _known_group_multiplier(decay),
+        _transform_name(inner),
+        _known_multiplier(rule.learning_rate),
+        _known_multiplier(decay),
     )
 
 
-def _known_group_multiplier(multiplier: Any) -> Any:
+def _known_multiplier(multiplier: Any) -> Any:
     """Return a multiplier; of one that only a run knows, which may be traced here, its text."""
     return printed(multiplier) if is_live(multiplier) else multiplier
 
 
-def _group_transform_name(tx: Any) -> str:
+def _transform_name(tx: Any) -> str:
     """Return the names of the parts of a chain, or the name of another transform."""
     parts = unwrapped(tx)
     return (
-        ", ".join(map(_group_transform_name, parts.transforms))
+        ", ".join(map(_transform_name, parts.transforms))
         if isinstance(parts, chain)
         else name_of(parts)
     )
 
 
-def _owner_in_groups(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
+def _owner(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
     """Return the longest path of a parameter that the path of a leaf of a state contains."""
     spans = [path[i:j] for i in range(len(path)) for j in range(len(path), i - 1, -1)]
     return max((span for span in spans if span in leaves), key=len, default=None)
 
 
-def _group_bytes_at(x: Any, place: Sharding | None = None) -> int:
+def _bytes(x: Any, place: Sharding | None = None) -> int:
     shape = x.shape if place is None else place.shard_shape(x.shape)
     return jax.ShapeDtypeStruct(shape, x.dtype).size * x.dtype.itemsize
 

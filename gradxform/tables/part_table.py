@@ -52,20 +52,20 @@ def part_table(
     outer_leaves: list[int | None] = []  # how many parameters the parts around a row see
     for row in rows:
         del outer_leaves[row.depth :]
-        cells = _cells_of_part(row, outer_leaves[-1] if outer_leaves else param_leaves)
+        cells = _cells(row, outer_leaves[-1] if outer_leaves else param_leaves)
         lines.append(Line(cells[: len(columns)], row.depth))
         outer_leaves.append(row.leaves)
     return Table(columns, lines)
 
 
-def _cells_of_part(row: Row, outer_leaves: int | None) -> list[list[str]]:
+def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
     """Return the cells of one part; the part around it sees `outer_leaves` parameters."""
     name = (f"{row.label}: " if row.label else "") + row.name
     if row.foreign:
         name += f" ({row.package})"
     if row.leaves is not None and row.leaves != outer_leaves:
         name += f" on {row.leaves} of {outer_leaves}"
-    hyperparameters = "not known" if row.foreign else ", ".join(_hyperparameter_texts_of_part(row))
+    hyperparameters = "not known" if row.foreign else ", ".join(_hyperparameter_texts(row))
     return [
         [name],
         [hyperparameters],
@@ -76,7 +76,7 @@ def _cells_of_part(row: Row, outer_leaves: int | None) -> list[list[str]]:
     ]
 
 
-def _hyperparameter_texts_of_part(row: Row) -> Iterator[str]:
+def _hyperparameter_texts(row: Row) -> Iterator[str]:
     """Yield hyperparameters as in a call, without switches at their default, as in repr."""
     for name, x in row.hyperparameters.items():
         if not (name in row.defaults and (x is None or isinstance(x, bool))):

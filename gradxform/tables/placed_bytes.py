@@ -55,8 +55,8 @@ def placed_bytes(tx: Any, params: Params, param_shardings: PyTree) -> PlacedByte
     of_params = [p.sharding for p in leaves] if param_shardings is None else None
     param_places = of_params or _place_of_each_param(params, param_shardings)
     return PlacedBytes(
-        [_bytes_held_at_place(p, place) for p, place in zip(leaves, param_places, strict=True)],
-        [_bytes_held_at_place(x, place) for x, place in zip(state, places, strict=True)],
+        [_held_at_place(p, place) for p, place in zip(leaves, param_places, strict=True)],
+        [_held_at_place(x, place) for x, place in zip(state, places, strict=True)],
         [place.memory_kind or "device" for place in places],
     )
 
@@ -66,5 +66,5 @@ def _place_of_each_param(params: Params, shardings: PyTree) -> list[Any]:
     return places * len(jax.tree.leaves(params)) if isinstance(shardings, NamedSharding) else places
 
 
-def _bytes_held_at_place(x: Any, place: NamedSharding) -> int:
+def _held_at_place(x: Any, place: NamedSharding) -> int:
     return math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize

@@ -51,9 +51,9 @@ class Table(NamedTuple):
         """Return the table in columns of characters."""
         rows = [[column.head for column in self.columns]]
         for line in self.lines:
-            rows += _padded_row_of_table(
+            rows += _padded_row(
                 [
-                    _wrapped_cell_of_table(cell, column, "  " * line.depth if i == 0 else "")
+                    _wrapped_cell(cell, column, "  " * line.depth if i == 0 else "")
                     for i, (cell, column) in enumerate(zip(line.cells, self.columns, strict=True))
                 ]
             )
@@ -77,14 +77,14 @@ class Table(NamedTuple):
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def _wrapped_cell_of_table(cell: list[str], column: Column, indent: str) -> list[str]:
+def _wrapped_cell(cell: list[str], column: Column, indent: str) -> list[str]:
     if column.width is None:
         return [indent + text for text in cell]
     rest = indent + " " * column.hang
     return [line for text in cell for line in wrapped_lines(text, column.width, indent, rest)]
 
 
-def _padded_row_of_table(columns: list[list[str]]) -> list[list[str]]:
+def _padded_row(columns: list[list[str]]) -> list[list[str]]:
     """Return the lines of one row whose cells have several lines each."""
     height = max(map(len, columns))
     full = [column + [""] * (height - len(column)) for column in columns]

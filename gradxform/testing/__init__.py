@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
     from gradxform.testing.promises import PROMISES as PROMISES
+    from gradxform.testing.promises_boxes import (
+        boxes_name_the_axes_of_their_slots as boxes_name_the_axes_of_their_slots,
+    )
     from gradxform.testing.promises_derivatives import (
         derivatives_are_finite as derivatives_are_finite,
         derivatives_equal_differences as derivatives_equal_differences,
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
         goes_to_json_and_back as goes_to_json_and_back,
         holes_pass as holes_pass,
         is_a_value as is_a_value,
+        its_numbers_can_be_in_the_state as its_numbers_can_be_in_the_state,
+        leaks_no_traced_arrays as leaks_no_traced_arrays,
         state_is_a_scan_carry as state_is_a_scan_carry,
         takes_abstract_parameters as takes_abstract_parameters,
         takes_params_by_keyword as takes_params_by_keyword,
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
         says_where_its_steps_lead as says_where_its_steps_lead,
     )
     from gradxform.testing.promises_numbers import (
+        drops_no_imaginary_part as drops_no_imaginary_part,
         extremes_stay_finite as extremes_stay_finite,
         follows_its_reference as follows_its_reference,
         jit_changes_nothing as jit_changes_nothing,
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
     )
     from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
     from gradxform.testing.promises_slots import (
+        says_which_slots_are_copies as says_which_slots_are_copies,
         says_whose_its_states_are as says_whose_its_states_are,
     )
     from gradxform.testing.promises_traits import (

@@ -16,6 +16,7 @@ from gradxform.distributed.programs.collectives import (
 )
 from gradxform.leaves import dtype_of, leaves_of, shape_of
 from gradxform.testing import hlo_text
+from gradxform.testing.hlo_memory import moved_bytes as moved_bytes
 from gradxform.testing.hlo_text import Instruction, Program
 from gradxform.types import PyTree
 

@@ -24,6 +24,7 @@ class Instruction(NamedTuple):
     opcode: str
     text: str  # its operands and attributes
     is_root: bool
+    in_memory: Size  # the part of `size` in the device's main memory, and not in one on the chip
 
 
 class Program(NamedTuple):
@@ -38,6 +39,8 @@ _HEADER = re.compile(r"^\s*(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r"\s*([\w\-]+)\((.*)$", re.DOTALL)
 _ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([^\]]*)\]")
+# An array in another memory space than the first, `f32[8,128]{1,0:T(8,128)S(1)}`.
+_ELSEWHERE = re.compile(r"[a-z]+\w*\[[^\]]*\]\{[^{}]*S\([1-9]\d*\)[^{}]*\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 
@@ -76,7 +79,8 @@ def _instructions(match: re.Match[str]) -> list[Instruction]:
     opcode = _OPCODE.match(rest)
     if opcode is None:
         return []
-    return [Instruction(match[2], size_of(shape), opcode[1], opcode[2], bool(match[1]))]
+    in_memory = size_of(_ELSEWHERE.sub("token[]", shape))
+    return [Instruction(match[2], size_of(shape), opcode[1], opcode[2], bool(match[1]), in_memory)]
 
 
 def _split_shape(text: str) -> tuple[str, str]:
@@ -147,10 +151,32 @@ def trip_count(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def turns_of(program: Program, text: str) -> int | None:
+    """Return how often a loop runs, also where its condition alone says it: `count < 5`."""
+    known = trip_count(text)
+    condition = program.computations.get(attribute(text, "condition") or "", [])
+    root = next((one for one in condition if one.is_root), None)
+    if known is not None or root is None or "direction=LT" not in root.text:
+        return known
+    bounds = {one.name: re.match(r"\d+", one.text) for one in condition if one.opcode == "constant"}
+    bound = bounds.get(operands(root.text)[-1])
+    return int(bound[0]) if bound else None
+
+
 def chain_of(text: str) -> str | None:
     """Return the id that the parts of a split collective share; None if it is not split."""
     match = re.search(r"\bchain_id\W+(\d+)", text)
     return match[1] if match else None
+
+
+def operands(text: str) -> list[str]:
+    """Return the names of the operands of an instruction."""
+    depth = 1
+    for i, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return re.findall(r"%([\w.\-]+)", text[:i])
+    return []
 
 
 def groups_of(text: str, devices: int) -> Groups:

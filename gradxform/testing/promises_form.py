@@ -1,5 +1,6 @@
 """Promises about the form of a transform, of its state, and of its calls."""
 
+import dataclasses
 import inspect
 import pickle
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.base import GradientTransformation
+from gradxform.base.methods import is_for_replicas
 from gradxform.errors import name_of
 from gradxform.testing.case import Case, inside
 from gradxform.testing.promise import (
@@ -20,12 +22,14 @@ from gradxform.testing.promise import (
     check_types,
     leaves_of,
     promise,
+    transform_of,
 )
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import Value
 from gradxform.values.config import from_json, to_json
 from gradxform.values.registry import REGISTRY
+from gradxform.wrappers.hyperparams.inject import inject_hyperparams, injected
 from gradxform.wrappers.parts import exact_part
 
 # Dtypes of parameters and gradients.
@@ -143,6 +147,19 @@ def takes_abstract_parameters(case: Case) -> None:
     )
 
 
+@promise(
+    "Hand traced arrays to the functions of a jax.custom_jvp or jax.custom_vjp as arguments, not "
+    "by a closure or a default, and keep none in an attribute or a cache."
+)
+def leaks_no_traced_arrays(case: Case) -> None:
+    """A trace of `init` and `update` leaves no traced array behind: see `jax.checking_leaks`."""
+    tree = case.params()
+    state, (g,) = case.bound.init(tree), case.gradients(tree, 1)
+    with jax.checking_leaks():
+        jax.make_jaxpr(lambda p: case.bound.init(p))(tree)
+        jax.make_jaxpr(lambda g, state, p: case.bound.update(g, state, p))(g, state, tree)
+
+
 @promise("Fields must be plain data, values, or functions that are registered under a name.")
 def goes_to_json_and_back(case: Case) -> None:
     """`from_json(to_json(tx)) == tx`."""
@@ -157,6 +174,26 @@ def goes_to_json_and_back(case: Case) -> None:
     text = to_json(case.tx)
     if from_json(text) != case.tx:
         raise Broken(repr(from_json(text)), expected=repr(case.tx))
+
+
+@promise(
+    "Compute with a number as with an array, or annotate what must be known before a run: a number "
+    "that decides shapes as gradxform.types.Size, any other with `| gradxform.types.FixedNumber`."
+)
+def its_numbers_can_be_in_the_state(case: Case) -> None:
+    """`inject_hyperparams` of its class keeps the numbers in the state, or leaves them alone."""
+    tx: Any = transform_of(case)
+    if getattr(type(tx), "variadic", None) is not None or isinstance(tx, injected):
+        raise Skipped("its class does not take numbers as arguments")
+    arguments = {f.name: getattr(tx, f.name) for f in dataclasses.fields(tx) if f.init}
+    kept = inject_hyperparams(type(tx))(**arguments)
+    tree = case.params()
+    (g,) = case.gradients(tree, 1)
+    state = jax.eval_shape(kept.init, tree)
+    _, after = jax.eval_shape(
+        lambda s, g, p: kept.update(g, s, p, **case.extra_of(g, p)), state, g, tree
+    )
+    check_types("state", after, state)
 
 
 @promise(
@@ -207,7 +244,10 @@ def _without_first(tree: PyTree) -> PyTree:
     "extra arguments keyword-only."
 )
 def takes_params_by_keyword(case: Case) -> None:
-    """`update(g, state, params=p)` works, and unknown extra arguments are ignored."""
+    """`update(g, state, params=p)` works, and unknown extra arguments are ignored.
+
+    Parts for replicas refuse them: an argument such as a weight would be missing from a mean.
+    """
     tree = case.params()
     state, (g,) = case.bound.init(tree), case.gradients(tree, 1)
     a, _ = case.bound.update(g, state, tree)
@@ -215,8 +255,8 @@ def takes_params_by_keyword(case: Case) -> None:
     check_close("updates", b, a, 0, what=" by position")
     if not case.foreign:
         # A line search passes unknown arguments on to its loss, which refuses this one.
-        is_search = "value_fn" in case.extra_of(g, tree)
-        c, _ = case.bound.update(g, state, tree, **({} if is_search else {"nobody_asked": 1}))
+        refuses = "value_fn" in case.extra_of(g, tree) or is_for_replicas(case.tx)
+        c, _ = case.bound.update(g, state, tree, **({} if refuses else {"nobody_asked": 1}))
         check_close("updates", c, a, 0, what=" without the extra argument")
 
 

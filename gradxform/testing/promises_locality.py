@@ -76,7 +76,7 @@ def changes_beyond(case: Case, locality: str) -> Iterator[tuple[str, str]]:
             # The axis of examples comes first in a gradient, and all of them change.
             lead = () if case.examples is None else (slice(None),)
             _, *after = steps(changed(tree), [changed(g, lead) for g in grads])
-            for leaf in _differing_locality(before, after, path, x.shape, locality, region):
+            for leaf in _differing(before, after, path, x.shape, locality, region):
                 yield leaf, kind
 
 
@@ -86,7 +86,7 @@ def _region(shape: tuple[int, ...], locality: str) -> tuple[int, ...]:
     return tuple(n // 2 for n in shape[:axes])
 
 
-def _differing_locality(
+def _differing(
     before: PyTree, after: PyTree, path: Any, shape: Any, locality: str, region: tuple[int, ...]
 ) -> Iterator[str]:
     """Yield the leaves that differ outside of `region` of the parameter at `path`."""

@@ -185,7 +185,7 @@ def _check_path(case: Case, tx: Any, p: Params, g: Updates) -> None:
         return
     h = jax.tree.map(lambda x: -x / 2, g)
     thirds, fourths, of_seconds = (
-        [_params_after_moves(case, p, grads) for grads in runs]
+        [_params(case, p, grads) for grads in runs]
         for runs in (
             ([g, g, g], [g, g, h]),
             ([g, g, g, g], [g, g, h, g]),
@@ -199,7 +199,7 @@ def _check_path(case: Case, tx: Any, p: Params, g: Updates) -> None:
         raise Broken("leaves_path = False", expected="True: the fourth step takes the third back")
 
 
-def _params_after_moves(case: Case, p: Params, grads: list[Updates]) -> Params:
+def _params(case: Case, p: Params, grads: list[Updates]) -> Params:
     """Return the parameters after some steps."""
     state = case.tx.init(p)
     for g in grads:
@@ -210,18 +210,63 @@ def _params_after_moves(case: Case, p: Params, grads: list[Updates]) -> Params:
 def _check_record(case: Case, tx: Any, p: Params) -> None:
     """A slot that follows the parameters does so too if a chain changes the updates after it."""
     inner_transforms = transforms_by_field(tx)
-    copies = set(getattr(tx.init(p), "_fields", ())) & set(tx.follows)
-    if len(inner_transforms) != 1 or not copies or case.extra or _any_part(tx, "records_params"):
+    if len(inner_transforms) != 1 or case.extra or _any_part(tx, "records_params"):
         return
     ((field, inner),) = inner_transforms.items()
     halved = scale(0.5)
     grads = case.gradients(p, STEPS)
-    with contextlib.suppress(ValueError):  # it may refuse what changes its updates
+    # It may refuse what changes its updates, or need an axis that is not bound.
+    with contextlib.suppress(ValueError, NameError):
+        if not _slots_like(tx, jax.eval_shape(tx.init, p), p):
+            return
         chained, changed_inside = chain(tx, halved), replace(tx, **{field: chain(inner, halved)})
-        outcomes = zip(run(inner, p, grads)[1], run(tx, p, grads)[1], strict=True)
-        if any(_distance(*updates) for updates in outcomes):
+        _, updates, last = run(tx, p, grads)
+        if any(map(_distance, run(inner, p, grads)[1], updates)):
             return  # it does not pass the updates on
-        state, expected = run(chained, p, grads)[2][0], run(changed_inside, p, grads)[2]
-        for name in sorted(copies):
-            if _distance(getattr(state, name), getattr(expected, name)) > NEAR:
-                raise Broken("records_params = False", expected=f"True: {name} follows the run")
+        new = _moved_params(p)
+        *_, last_of_new = run(tx, new, grads)
+        of_old, of_new = (_slots_like(tx, state, p) for state in (last, last_of_new))
+        names = [k for k, x in of_old.items() if _holds_params(x, of_new[k], p, new)]
+        if not names:
+            return
+        ends = run(chained, p, grads)[2][0], run(changed_inside, p, grads)[2]
+        slots, expected = (_slots_like(tx, state, p) for state in ends)
+        for name in names:
+            if _distance(slots[name], expected[name]) > NEAR:
+                field = name.partition("[")[0]
+                raise Broken(
+                    "records_params = False",
+                    expected=f"True: {name} follows the run",
+                    remedy=f"Declare follows = ({field!r},) and records_params = True, and let "
+                    "`moved` lead the slot to where the parameters are; `Averager` of "
+                    "gradxform/wrappers/average.py does so.",
+                )
+
+
+def _slots_like(tx: Any, state: OptState, p: Params) -> dict[str, PyTree]:
+    """Return the fields of a wrapper's own state with one array like each parameter.
+
+    A field may hold a dict of several.
+    """
+    inner_states = {name for _, name in tx.holds}
+    own = {k: getattr(state, k) for k in getattr(state, "_fields", ()) if k not in inner_states}
+    for field, slots in [*own.items()]:
+        if isinstance(slots, dict):
+            own |= {f"{field}[{k!r}]": slot for k, slot in slots.items()}
+    return {k: slot for k, slot in own.items() if _form(slot) == _form(p)}
+
+
+def _form(tree: PyTree) -> tuple[Any, list[Any]]:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [getattr(x, "shape", None) for x in leaves]
+
+
+def _holds_params(slot: Any, of_new: Any, old: Params, new: Params) -> bool:
+    """Whether a slot is elsewhere, in the same direction, where the parameters are elsewhere."""
+    shares = []
+    for x, y, a, b in zip(*map(jax.tree.leaves, (slot, of_new, old, new)), strict=True):
+        difference, way = as_numpy(y) - as_numpy(x), as_numpy(b) - as_numpy(a)
+        length = float(np.vdot(way, way).real)
+        share = float(np.vdot(way, difference).real) / length if length else 0.0
+        shares.append(share * bool(np.linalg.norm(difference - share * way) <= 0.1 * length**0.5))
+    return bool(shares) and min(shares) > 0.05

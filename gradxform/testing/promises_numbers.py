@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from gradxform.base import ArrayRule
 from gradxform.testing.case import Case
@@ -309,6 +311,21 @@ def extremes_stay_finite(case: Case) -> None:
                         expected=f"finite numbers of {kind} gradients in {jnp.dtype(dtype)}",
                         leaf=path,
                     )
+
+
+@promise(
+    "Make slots with gradxform.slots and copies with transforms.tree_rules.copied_params: for a "
+    "complex parameter, a real dtype means the complex one that holds it."
+)
+def drops_no_imaginary_part(case: Case) -> None:
+    """Complex parameters are refused, or nothing is cast to a real dtype on its way."""
+    if case.foreign or case.tree is not None or case.extra or case.examples is not None:
+        raise Skipped("it is of other parameters, or its extra arguments are real")
+    tree = jax.tree.map(lambda p: lax.complex(p, p), case.params(jnp.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+        with contextlib.suppress(TypeError, ValueError):
+            jax.eval_shape(case.tx.update, tree, case.tx.init(tree), tree)
 
 
 def _is_beyond(

@@ -4,23 +4,53 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
-from gradxform.base import GradientTransformation, unwrapped
+from gradxform.base import ArrayRule, GradientTransformation, unwrapped
 from gradxform.errors import name_of
-from gradxform.leaves import path_str
+from gradxform.leaves import is_hole, path_str, with_paths
 from gradxform.leaves.masks import MaskedState
-from gradxform.leaves.states import node_at
+from gradxform.leaves.states import node_at, slot_fields
 from gradxform.run_states.migration.layout import init_with_owners
 from gradxform.run_states.slot_names.access import get_slots, set_slots
 from gradxform.run_states.slot_names.owners import owned_states
 from gradxform.testing.case import Case, transforms_by_field
-from gradxform.testing.promise import Broken, check_close, promise, run, transform_of
+from gradxform.testing.promise import (
+    Broken,
+    Skipped,
+    as_numpy,
+    check_close,
+    promise,
+    run,
+    transform_of,
+)
 from gradxform.transforms.adaptive import scale_by_rms
+from gradxform.transforms.matrices.rule import MatrixRule
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import OptState
 from gradxform.values import replace
 from gradxform.wrappers.compose import chain
+
+
+@promise('A slot that begins as a copy of the parameters is named: copies = ("slot",), or follows.')
+def says_which_slots_are_copies(case: Case) -> None:
+    """A rule names its slots that begin as the parameters, which no storage may round."""
+    tx, p = transform_of(case), case.params()
+    if not isinstance(tx, ArrayRule | MatrixRule):
+        raise Skipped("a wrapper computes with its own slots itself, and says what it holds")
+    state = tx.init(p)
+    begin = {k for k in slot_fields(type(state)) if _are_params(getattr(state, k), p)}
+    both = begin - {*tx.follows, *tx.copies}
+    if both or not begin >= {*tx.copies}:
+        raise Broken(f"copies = {tx.copies}", expected=f"{tuple(sorted(begin - {*tx.follows}))}")
+
+
+def _are_params(slot: Any, params: Any) -> bool:
+    """Whether every array of a slot equals the parameter in its place."""
+    old = {path: as_numpy(x) for path, x in with_paths(params) if not is_hole(x)}
+    pairs = [(as_numpy(x), old.get(path)) for path, x in with_paths(slot) if not is_hole(x)]
+    return bool(pairs) and all(y is not None and np.array_equal(x, y) for x, y in pairs)
 
 
 @promise(

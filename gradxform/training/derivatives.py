@@ -9,8 +9,9 @@ from jax import lax
 
 from gradxform import tree
 from gradxform._jax.programs import by_program
-from gradxform.leaves import dtype_of
+from gradxform.leaves import dtype_of, no_gradient
 from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.training.gradients import check_call
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 
 
@@ -34,15 +35,15 @@ def scale_gradient(inputs: PyTree, scale: Any) -> PyTree:
 def _with_scaled_derivative(x: Any, scale: Any) -> Any:
     if not jnp.issubdtype(dtype_of(x), jnp.inexact):
         return x
-    return _identity_with_derivative(jnp.asarray(x), lax.stop_gradient(jnp.asarray(scale)))
+    return _identity(jnp.asarray(x), lax.stop_gradient(jnp.asarray(scale)))
 
 
 @jax.custom_jvp
-def _identity_with_derivative(x: Array, scale: Array) -> Array:
+def _identity(x: Array, scale: Array) -> Array:
     return x
 
 
-@_identity_with_derivative.defjvp
+@_identity.defjvp
 def _tangent_of_scaled_derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
     x, scale = primals
     t = tangents[0]
@@ -80,13 +81,15 @@ def value_and_grad_from_state(
         params: Params, *args: Any, state: OptState, **kwargs: Any
     ) -> tuple[Any, Updates]:
         value, grad = _stored_value_and_grad(state)
+        call = "value_and_grad_from_state: value_fn(params, *args, **kwargs)"
+        check_call(call, value_fn, params, *args, **kwargs)
 
         def look_up() -> tuple[tuple[Array, PyTree], Updates]:
             aux = value_fn(params, *args, **kwargs)[1] if has_aux else None
             return (value, jax.tree.map(jnp.asarray, aux)), grad
 
         def compute() -> tuple[tuple[Array, PyTree], Updates]:
-            function = jax.value_and_grad(value_fn, argnums, has_aux)
+            function = no_gradient.value_and_grad(value_fn, argnums, has_aux)
             new, new_grad = function(params, *args, **kwargs)
             new_value, aux = new if has_aux else (new, None)
             # Both branches of a condition have the same dtypes.

@@ -67,9 +67,7 @@ def multi_normal(loc: Any, log_scale: Any) -> MultiNormalDiagFromLogScale:
     Raises:
       ValueError: if the shapes do not broadcast.
     """
-    loc, log_scale = (
-        _floating_for_distribution(name, x) for name, x in (("loc", loc), ("log_scale", log_scale))
-    )
+    loc, log_scale = (_floating(name, x) for name, x in (("loc", loc), ("log_scale", log_scale)))
     try:
         jnp.broadcast_shapes(loc.shape, log_scale.shape)
     except ValueError:
@@ -80,7 +78,7 @@ def multi_normal(loc: Any, log_scale: Any) -> MultiNormalDiagFromLogScale:
     return MultiNormalDiagFromLogScale(loc, log_scale)
 
 
-def _floating_for_distribution(name: str, x: Any) -> Array:
+def _floating(name: str, x: Any) -> Array:
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.float32)

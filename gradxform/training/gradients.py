@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from gradxform.errors import TypeAndRuntimeError, TypeAndValueError, must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
+from gradxform.leaves.no_gradient import takes_gradient
 from gradxform.sparse.gradient import value_and_grad_of_part
 from gradxform.sparse.loss import check_loss, pair_of
 from gradxform.training.dependence import Dependence
@@ -31,8 +32,9 @@ def compute_gradients(
     `(loss, gradients)` of `loss_fn(params, *batch)`, or `((loss, aux), gradients)`, as
     `jax.value_and_grad` returns them. What `var_list` leaves out costs no backward pass: it is a
     constant of the loss. Its gradient is None, which every transform takes for "leave this
-    parameter, and its slots, as they are". So is that of a parameter on which the loss does not
-    depend, for which `jax.grad` has zeros. Works under `jax.jit`, `jax.lax.scan` and
+    parameter, and its slots, as they are". So is that of an integer, a key or a function among the
+    parameters, and of a parameter on which the loss does not depend, for which `jax.grad` has
+    zeros. Works under `jax.jit`, `jax.lax.scan` and
     `distributed.Replicas`; `make_step` compiles it together with the update.
 
     A loss that is not a scalar needs `grad_loss`. (TensorFlow would sum it.) For an optimizer with
@@ -40,11 +42,12 @@ def compute_gradients(
 
     Args:
       loss_fn: returns a real scalar, or with `has_aux` a pair of that and anything else.
-      params: the parameters, a tree of floating arrays.
+      params: the parameters.
       *batch: the other arguments of `loss_fn`, such as a batch.
       var_list: which parameters to differentiate: a list of paths such as `encoder/kernel`, each of
         a leaf or of a whole branch; a mask such as `path_matches("kernel$")`; a tree of booleans;
-        or a function that returns one of these. Defaults to all. Keyword-only, like the rest.
+        or a function that returns one of these. Defaults to all that can have a gradient.
+        Keyword-only, like the rest.
       grad_loss: the gradient of something else with respect to the loss, by which all gradients
         are multiplied: a number, or an array of the shape of the loss. Defaults to 1.
       has_aux: whether `loss_fn` returns a pair.
@@ -77,19 +80,36 @@ def check_loss_fn(part: str, loss_fn: Any) -> None:
         )
 
 
-def _check_call_of_loss(part: str, loss_fn: Any, *arguments: Any) -> None:
-    """Require a function that can be called with the parameters and the batch."""
+def check_call(call: str, loss_fn: Any, *args: Any, **kwargs: Any) -> None:
+    """Require a function that can be called with these arguments.
+
+    Args:
+      call: the part and how it calls its argument: "make_step: loss_fn(params, *batch)".
+      loss_fn: the function.
+      *args: the parameters, and what comes after them.
+      **kwargs: the arguments by name.
+    """
     try:
         signature = inspect.signature(loss_fn)
     except (TypeError, ValueError):  # of a function that does not tell its arguments
         return
     try:
-        signature.bind(*arguments)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
+        part, _, form = call.partition(": ")
+        name = form.partition("(")[0]
+        try:
+            signature.bind()
+        except TypeError:
+            remedy = f"Write it as a function of these arguments, or pass a lambda as {name}."
+        else:
+            remedy = (
+                "A loss without arguments cannot be differentiated: let it take the parameters."
+            )
+        n = len(args) + len(kwargs)
         raise TypeError(
-            f"{part}: loss_fn is called as loss_fn(params, *batch), here with {len(arguments)} "
-            f"arguments: {error}. A loss without arguments cannot be differentiated: let it take "
-            "the parameters."
+            f"{part}: {name} is called as {form}, here with {n} argument{'s' * (n > 1)}: {error}. "
+            f"{remedy}"
         ) from None
 
 
@@ -107,11 +127,13 @@ def gradients_of(
     With a scale the gradients are those of the loss times the scale.
     """
     check_loss_fn(part, loss_fn)
-    _check_call_of_loss(part, loss_fn, params, *args)
+    check_call(f"{part}: loss_fn(params, *batch)", loss_fn, params, *args)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    on = _params_for_gradients(part, "var_list", asked.var_list, params, paths, default=True)
-    tables = _params_for_gradients(part, "sparse", asked.sparse, params, paths, default=False)
+    on = _params(part, "var_list", asked.var_list, params, paths, default=True)
+    if asked.var_list is None and any(map(takes_gradient, leaves)):
+        on = list(map(takes_gradient, leaves))
+    tables = _params(part, "sparse", asked.sparse, params, paths, default=False)
     for path, leaf, is_on in zip(paths, leaves, on, strict=True):
         if is_on:
             _check_takes_gradient(part, path, leaf)
@@ -148,7 +170,7 @@ def gradients_of(
     return ((loss, aux) if asked.has_aux else loss), gradients
 
 
-def _params_for_gradients(
+def _params(
     part: str, field: str, choice: Any, params: Params, paths: list[Path], default: bool
 ) -> list[bool]:
     """Return for each parameter whether the field selects it."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.errors import shown
+from gradxform.errors import require_bool, shown
 
 GATES = {"GATE_NONE": 0, "GATE_OP": 1, "GATE_GRAPH": 2}
 # ADD_N (the default), EXPERIMENTAL_TREE and EXPERIMENTAL_ACCUMULATE_N of tf.AggregationMethod.
@@ -27,8 +27,5 @@ def check_graph_arguments(gate: Any, aggregation: Any, colocate: Any, name: Any)
             "Optimizer: aggregation_method must be None, 0 (ADD_N), 1 (EXPERIMENTAL_TREE) or 2 "
             f"(EXPERIMENTAL_ACCUMULATE_N), got {shown(aggregation)}."
         )
-    if not isinstance(colocate, bool):
-        raise TypeError(
-            f"Optimizer: colocate_gradients_with_ops must be True or False, got {shown(colocate)}."
-        )
+    require_bool("Optimizer", "colocate_gradients_with_ops", colocate)
     check_name(name)

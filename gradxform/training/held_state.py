@@ -1,7 +1,7 @@
 """What a holder has: a transform and its state, and the names of what is in it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.base import ArrayRule
-from gradxform.compat.keras import keras
+from gradxform.compat.keras import configs
 from gradxform.compat.tf1.names import first_name, original_name
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import is_hole, with_paths
@@ -59,6 +59,14 @@ class Held:
         )
         with contextlib.suppress(ValueError):  # perhaps nothing in it counts steps
             self._iterations = int(np.max(np.asarray(current_step(state))))
+
+    def _counts_steps(self) -> bool:
+        """Whether something in the state counts the steps that were taken."""
+        try:
+            current_step(self._state)
+        except ValueError:
+            return False
+        return True
 
     @property
     def iterations(self) -> int:
@@ -110,8 +118,9 @@ class Held:
         the names of slots, and the transform as `to_config` writes it.
         """
         if self._names != "tf1":
-            with contextlib.suppress(TypeError, ValueError):  # Keras does not have it
-                return keras.serialize(self)["config"]
+            for version in (3, None) if self._names == "keras3" else (None,):
+                with contextlib.suppress(TypeError, ValueError):  # Keras does not have it
+                    return configs.serialize(self, version=version)["config"]
         config = to_config(self._tx)
         return {"name": self.get_name(), "names": self._names, "transform": config}
 
@@ -190,12 +199,14 @@ class Held:
         Raises:
           ValueError: if there are more or fewer than `get_weights` returns, or one has another
             shape; or before there is a state.
-          TypeError: if one is not an array of numbers of its kind.
+          TypeError: if they are not a list, or one is not an array of numbers of its kind.
         """
         if self._first_params is None:
             raise ValueError(
                 "Optimizer: set_weights needs the parameters; pass them as Optimizer(tx, params)."
             )
+        if not isinstance(weights, Iterable) or isinstance(weights, str | bytes | Mapping):
+            raise TypeError(f"Optimizer: weights must be a list of arrays, got {shown(weights)}.")
         names = names_of(self._names)
         of = self._named(), self._state, self._first_params
         self.state, iterations = names.with_weights(*of, list(weights))

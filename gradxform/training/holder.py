@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._jax.versions import is_tracing
+from gradxform._jax.versions import is_tracer, is_tracing
 from gradxform.base import check_transform, extra_names
 from gradxform.compat.called_numbers import check_numbers
 from gradxform.distributed.replicas import Replicas
-from gradxform.errors import shown
+from gradxform.errors import TypeAndRuntimeError, require_bool
 from gradxform.leaves import is_hole, leaves_of, with_paths
+from gradxform.leaves.no_gradient import refuse_other_than_arrays
 from gradxform.run_states.migration import migrate_state
 from gradxform.schedules.numbers_of_now import of_this_moment, with_numbers_of_now
 from gradxform.training import keras_attributes, numbers
@@ -23,6 +24,7 @@ from gradxform.training.graph_arguments import GATES, check_graph_arguments, che
 from gradxform.training.held_state import Held
 from gradxform.training.hyperparams import Hyperparams
 from gradxform.training.loss_scales import refuse_scale
+from gradxform.training.part_attributes import fields_called, todays_name
 from gradxform.training.programs import (
     Update,
     apply,
@@ -34,7 +36,15 @@ from gradxform.training.programs import (
     run,
 )
 from gradxform.training.state_names import fitting_state
-from gradxform.training.step import Asked, Numbers, begun_now, check_hashes, one_step, one_tree
+from gradxform.training.step import (
+    Asked,
+    Numbers,
+    begun_now,
+    check_hashes,
+    check_step,
+    one_step,
+    one_tree,
+)
 from gradxform.training.var_list import as_static
 from gradxform.types import OptState, Params, Updates
 from gradxform.values.called import has_called
@@ -104,8 +114,7 @@ class Optimizer(Held):
             self._begin(params)
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        newer = {"_replicas": None, "_begun_at": {}, "_updates_slots": True}  # than some pickles
-        for name, value in (newer | state[1]).items():
+        for name, value in state[1].items():
             object.__setattr__(self, name, value)
 
     def __init_subclass__(cls) -> NoReturn:
@@ -117,14 +126,20 @@ class Optimizer(Held):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # of Python's protocols, also before there are slots
             raise AttributeError(f"Optimizer: has no attribute {name!r}.")
-        return keras_attributes.attribute(self, name)
+        injected = self._injected_name(name)
+        return (
+            keras_attributes.attribute(self, name)
+            if injected is None
+            else self.hyperparams[injected]
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(type(self), name):
             object.__setattr__(self, name, value)
             return
-        if any(numbers.injected_parts(self._tx)) and name in self.hyperparams:
-            self.hyperparams[name] = value  # in the state
+        injected = self._injected_name(name)
+        if injected is not None:
+            self.hyperparams[injected] = value  # in the state
             return
         if self._replicas is not None and self._first_params is not None:
             raise AttributeError(
@@ -143,8 +158,18 @@ class Optimizer(Held):
             return
         if self._first_params is not None:
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._first_params)
-            self._state, _ = migrate_state(self._state, self._tx, tx, zeros)
+            # Where the state does not count its steps, a schedule goes on at those taken here.
+            step = None if self._counts_steps() else self._iterations
+            self._state, _ = migrate_state(self._state, self._tx, tx, zeros, step=step)
         self._tx, self._live = tx, numbers.always_live(tx)
+
+    def _injected_name(self, name: str) -> str | None:
+        """Return what a number in the state is called that has this name, ours or Keras's."""
+        if not any(numbers.injected_parts(self._tx)):
+            return None
+        if name not in (found := self.hyperparams):
+            name = next((k for k in fields_called(name) if k in found), name)
+        return todays_name(name, 3) if name in found else None
 
     def __repr__(self) -> str:
         return f"Optimizer({self.tx!r}, names={self._names!r}, name={self.get_name()!r})"
@@ -202,6 +227,7 @@ class Optimizer(Held):
         """
         check_graph_arguments(gate_gradients, aggregation_method, colocate_gradients_with_ops, name)
         check_hashes("minimize", loss_fn)
+        check_step("minimize", step)
         self._begin(params)
         tx, live = self._program()
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
@@ -242,6 +268,7 @@ class Optimizer(Held):
           colocate_gradients_with_ops: as gate_gradients.
         """
         check_graph_arguments(gate_gradients, aggregation_method, colocate_gradients_with_ops, None)
+        refuse_other_than_arrays("Optimizer", params)
         asked = Differentiation(var_list, has_aux, sparse)
         state = self._state or jax.eval_shape(of_this_moment(self._tx).init, params)
         refuse_scale("compute_gradients", state, "call minimize, or scale it: scaled_loss.")
@@ -300,15 +327,13 @@ class Optimizer(Held):
           **extra: other extra arguments of the update.
         """
         check_name(name)
-        if not isinstance(experimental_aggregate_gradients, bool):
-            raise TypeError(
-                "apply_gradients: experimental_aggregate_gradients must be True or False, got "
-                f"{shown(experimental_aggregate_gradients)}."
-            )
+        aggregates = experimental_aggregate_gradients
+        require_bool("apply_gradients", "experimental_aggregate_gradients", aggregates)
         flag = "experimental_aggregate_gradients", False
-        flags = () if experimental_aggregate_gradients else (flag,)
+        flags = () if aggregates else (flag,)
         if params is None:
             raise TypeError("apply_gradients: needs params, the parameters.")
+        check_step("apply_gradients", step)
         grads = list(grads) if isinstance(grads, Iterator) else grads
         is_empty = (type(grads) in (list, tuple) and not grads) or grads_and_vars == []
         if is_empty and self._names.startswith("keras") and jax.tree.leaves(params):
@@ -319,7 +344,7 @@ class Optimizer(Held):
         static, numbers = Update(tx, flags), Numbers(live, None, step)
         begun_at = self._begun_at or begun_now(self._tx, self._state)
         arrays = grads, self._state, params, begun_at | self._flags() | extra
-        if all(map(_holder_takes_as_array, jax.tree.leaves(extra))):
+        if all(map(_takes_as_array, jax.tree.leaves(extra))):
             params, state = run(apply, self._tx, self._replicas, static, numbers, *arrays)
         elif self._replicas is None:  # only arrays can enter a program
             update = functools.partial(apply, static, numbers, extra=arrays[-1])
@@ -328,7 +353,7 @@ class Optimizer(Held):
         else:
             raise TypeError(
                 "apply_gradients: over replicas, extra arguments must be arrays, got "
-                f"{', '.join(k for k, x in extra.items() if not _holder_takes_as_array(x))}."
+                f"{', '.join(k for k, x in extra.items() if not _takes_as_array(x))}."
             )
         self._advance(state)
         return params
@@ -370,12 +395,14 @@ class Optimizer(Held):
 
     def _begin(self, params: Params) -> None:
         """Make the state for these parameters if there is none yet."""
-        if is_tracing():
-            raise TypeError(
-                "Optimizer: keeps its state between calls, and cannot be used inside jax.jit. Use "
-                "make_step, or gradxform.apply_gradients."
+        if is_tracing() or any(map(is_tracer, jax.tree.leaves(params))):
+            raise TypeAndRuntimeError(
+                "Optimizer: keeps its state between calls, and cannot be used inside jax.jit, "
+                "jax.vmap or jax.shard_map. Use make_step or gradxform.apply_gradients; "
+                "Optimizer(tx, replicas=...) trains all replicas."
             )
         if self._first_params is None:
+            refuse_other_than_arrays("Optimizer", params)
             is_alone = self._replicas is None and not axes_named_by(self._tx)
             tx = self._tx if is_alone else of_this_moment(self._tx)
             state = (
@@ -403,5 +430,5 @@ class Optimizer(Held):
         return numbers.with_holes(tx, self._live, len(live)), (*live, *live_numbers)
 
 
-def _holder_takes_as_array(x: Any) -> bool:
+def _takes_as_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float)

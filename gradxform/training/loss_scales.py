@@ -51,7 +51,7 @@ def scale_of_loss(part: Any, tx: Any, state: OptState) -> Array | None:
     if not has_scale(state):
         return None
     scale = scale_in(part, state)
-    _check_loss_scale_first(part, tx, state)
+    _check_first(part, tx, state)
     return scale
 
 
@@ -67,26 +67,26 @@ def refuse_scale(part: Any, state: OptState, remedy: str) -> None:
         )
 
 
-def _check_loss_scale_first(part: Any, tx: Any, state: OptState) -> None:
+def _check_first(part: Any, tx: Any, state: OptState) -> None:
     """Require every gradient to come to the loss scale first."""
     tx = unwrapped(tx)
     if isinstance(tx, loss_scale):
         return
     if isinstance(tx, injected):
-        return _check_loss_scale_first(part, tx.at_next(state), state.inner_state)
+        return _check_first(part, tx.at_next(state), state.inner_state)
     if isinstance(tx, chain | named_chain):
         for one, its_state in zip(map(unwrapped, tx.inner()), tx.split_state(state), strict=True):
             if has_scale(its_state):
-                return _check_loss_scale_first(part, one, its_state)
+                return _check_first(part, one, its_state)
             if not getattr(one, "keeps_updates", False):
                 _refuse_outside_loss_scale(part, one)
     skips = isinstance(tx, MultiSteps) and tx.should_skip_update_fn is not None
     if skips or not isinstance(tx, (*_HANDS_ON, MultiSteps)):
         _refuse_outside_loss_scale(part, tx)
     if isinstance(tx, StatelessWrapper):
-        return _check_loss_scale_first(part, tx.inner, state)
+        return _check_first(part, tx.inner, state)
     field, inner_state = next(iter(tx.holds), ("inner", "inner_state"))
-    return _check_loss_scale_first(part, getattr(tx, field), getattr(state, inner_state))
+    return _check_first(part, getattr(tx, field), getattr(state, inner_state))
 
 
 def _refuse_outside_loss_scale(part: Any, tx: Any) -> None:

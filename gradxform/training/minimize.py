@@ -13,9 +13,10 @@ from gradxform._jax.programs import by_program
 from gradxform.base.transformation import call_update, check_transform, extra_names
 from gradxform.errors import must_be, shown
 from gradxform.leaves import check_params, is_hole, widest_dtype
+from gradxform.leaves.no_gradient import as_holes, filled
 from gradxform.numerics import cast, scalars_as
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
-from gradxform.training.gradients import Differentiation, gradients_of
+from gradxform.training.gradients import Differentiation, check_call, gradients_of
 from gradxform.training.loss_scales import refuse_scale
 from gradxform.transforms.lbfgs.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
@@ -48,7 +49,7 @@ class MinimizeResult(NamedTuple):
         return np.asarray(REASONS)[np.asarray(self.reason)]
 
 
-class _MinimizeRun(NamedTuple):
+class _Run(NamedTuple):
     params: Params  # where to evaluate next
     state: OptState
     best: Params
@@ -78,7 +79,7 @@ def minimize(
     Args:
       fun: the function of the parameters; it returns a real scalar. The same at each call: for
         batches, write a loop.
-      params: where to start.
+      params: where to start. What cannot have a gradient, such as an integer, stays as it is.
       tx: the optimizer: `lbfgs_steps()` for smooth functions, or any other.
       tol: the run ends at the lowest value so far if the gradient there is at most this long; at
         least 0.
@@ -98,10 +99,19 @@ def minimize(
         or if `params` is None.
       ValueError: if `tol` or `max_evaluations` is out of its range.
     """
-    _check_minimize(fun, params, tx, tol, max_evaluations)
-    params = jax.tree.map(_array_to_minimize, params)
-    with scalars_as(widest_dtype(params)):  # also in JAX's mode of 64 bits
-        return _run_minimization(fun, params, tx, tol, max_evaluations, has_aux)
+    _check(fun, params, tx, tol, max_evaluations)
+    holed = as_holes(params)
+    if not jax.tree.leaves(holed):
+        check_params("minimize", params)
+
+    def of_holed(holed: Params) -> Any:  # what cannot have a gradient is a constant
+        return fun(filled(holed, params))
+
+    moved = jax.tree.map(_array, holed)
+    with scalars_as(widest_dtype(moved)):  # also in JAX's mode of 64 bits
+        of_moved = fun if holed is params else of_holed
+        result = _run_minimization(of_moved, moved, tx, tol, max_evaluations, has_aux)
+    return result if holed is params else result._replace(params=filled(result.params, params))
 
 
 def _run_minimization(
@@ -112,18 +122,25 @@ def _run_minimization(
     max_evaluations: int,
     has_aux: bool,
 ) -> MinimizeResult:
-    state = jax.tree.map(_array_to_minimize, tx.init(params))
+    state = jax.tree.map(_array, tx.init(params))
     refuse_scale("minimize", state, "call it with the optimizer inside.")
 
     def loss(params: Params, **_: Any) -> Array:
         value = fun(params)
-        return as_loss("minimize", without_aux("minimize", "fun", value) if has_aux else value)
+        value = without_aux("minimize", "fun", value) if has_aux else value
+        loss = as_loss("minimize", value)
+        if jnp.issubdtype(jnp.result_type(value), jnp.integer) and not isinstance(value, int):
+            raise TypeError(  # its gradient is 0 everywhere, as in a minimum
+                f"minimize: fun returned a scalar of dtype {jnp.result_type(value)}, which has no "
+                "gradient; let it return a floating scalar."
+            )
+        return loss
 
     dtype = jax.eval_shape(loss, params).dtype
     zero = jnp.zeros((), jnp.int32)
-    begun = _MinimizeRun(params, state, params, jnp.asarray(jnp.inf, dtype), zero, zero, zero)
+    begun = _Run(params, state, params, jnp.asarray(jnp.inf, dtype), zero, zero, zero)
 
-    def turn(run: _MinimizeRun) -> _MinimizeRun:
+    def turn(run: _Run) -> _Run:
         value, grad, evaluations = _evaluate_run(loss, run)
         value = cast(value, dtype)
         # Values that are equal up to roundings do not hide a gradient that is short enough.
@@ -157,7 +174,7 @@ def _run_minimization(
             for said in _ends_of_minimization(state):
                 reason = jnp.where(getattr(said, name), end, reason)
         reason = jnp.where(is_short, _CONVERGED, reason)
-        return _MinimizeRun(
+        return _Run(
             params=jax.tree.map(_cast_in_minimization, params, run.params),
             state=jax.tree.map(_cast_in_minimization, state, run.state),
             best=best,
@@ -182,23 +199,21 @@ def _run_minimization(
     )
 
 
-def _check_minimize(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
+def _check(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
     if not callable(fun):
         raise TypeError(
             must_be("minimize", "fun", "a function of the parameters that returns the value", fun)
         )
+    check_call("minimize: fun(params)", fun, params)
     check_transform("minimize", tx, "tx")
     if params is None:
         raise TypeError(
             "minimize: params is None; pass the parameters to start from, a tree of arrays."
         )
-    check_params("minimize", params)
-    is_real = _is_minimize_number(
-        tol, int | float | np.floating | np.integer, jnp.floating, jnp.integer
-    )
+    is_real = _is_number(tol, int | float | np.floating | np.integer, jnp.floating, jnp.integer)
     if not is_real or (not isinstance(tol, jax.Array) and not tol >= 0):
         raise ValueError(f"minimize: tol must be a number of at least 0, got {shown(tol)}.")
-    is_integer = _is_minimize_number(max_evaluations, int | np.integer, jnp.integer)
+    is_integer = _is_number(max_evaluations, int | np.integer, jnp.integer)
     is_known = not isinstance(max_evaluations, jax.Array)
     if not is_integer or (is_known and not 1 <= max_evaluations <= _MOST):
         raise ValueError(
@@ -207,14 +222,14 @@ def _check_minimize(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: A
         )
 
 
-def _is_minimize_number(x: Any, known: Any, *kinds: Any) -> bool:
+def _is_number(x: Any, known: Any, *kinds: Any) -> bool:
     """Whether `x` is a scalar: of the classes `known`, or an array of the dtypes `kinds`."""
     if isinstance(x, jax.Array):
         return x.shape == () and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
     return isinstance(x, known) and not isinstance(x, bool)
 
 
-def _evaluate_run(loss: Callable[..., Array], run: _MinimizeRun) -> tuple[Array, PyTree, Array]:
+def _evaluate_run(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
     """Return the value and the gradient, and the number of evaluations with this one."""
     stored = stored_pair(run.state)
     if stored is None:
@@ -231,7 +246,7 @@ def _evaluate_run(loss: Callable[..., Array], run: _MinimizeRun) -> tuple[Array,
     return value, grad, run.evaluations + is_new.astype(jnp.int32)
 
 
-def _array_to_minimize(x: Any) -> Array:
+def _array(x: Any) -> Array:
     x = jnp.asarray(x)
     return cast(x, x.dtype)
 

@@ -29,7 +29,7 @@ class Number(NamedTuple):
     value: float
 
 
-def _walk_to_numbers(x: Any, place: Place = (), names: tuple[str, ...] = ()) -> Iterator[Number]:
+def _walk(x: Any, place: Place = (), names: tuple[str, ...] = ()) -> Iterator[Number]:
     if isinstance(x, injected):  # its numbers are in its state
         return
     if isinstance(x, GradientTransformation):
@@ -41,13 +41,13 @@ def _walk_to_numbers(x: Any, place: Place = (), names: tuple[str, ...] = ()) -> 
             else:
                 # The fields tell the transforms in it apart, where there are several.
                 several = sum(isinstance(y, GradientTransformation) for y in fields.values()) > 1
-                yield from _walk_to_numbers(part, (*place, i), (*here, field) if several else here)
+                yield from _walk(part, (*place, i), (*here, field) if several else here)
     elif type(x) is tuple or isinstance(x, FrozenTree):
-        for i, (label, part) in enumerate(zip(_number_labels(x), parts_of(x) or (), strict=True)):
-            yield from _walk_to_numbers(part, (*place, i), (*names, *label))
+        for i, (label, part) in enumerate(zip(_labels(x), parts_of(x) or (), strict=True)):
+            yield from _walk(part, (*place, i), (*names, *label))
 
 
-def _number_labels(x: Any) -> list[tuple[str, ...]]:
+def _labels(x: Any) -> list[tuple[str, ...]]:
     """Return what the parts of a tuple or of a static tree are called."""
     if isinstance(x, FrozenTree):
         flat = jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=lambda leaf: leaf is None)
@@ -64,7 +64,7 @@ def numbers_of(tx: Any) -> dict[str, Number]:
     `scale_by_adam/eps`; and where these are alike too, all that leads to it, with the names of the
     fields that hold transforms: `sam/optimizer/chain/0/scale_by_learning_rate/learning_rate`.
     """
-    numbers = list(_walk_to_numbers(tx))
+    numbers = list(_walk(tx))
     forms = [[n.names[-1:], n.names[-2:], n.names] for n in numbers]
     counts = [Counter(form[i] for form in forms) for i in range(3)]
     keys = []

@@ -38,7 +38,7 @@ class StateNames:
     with_weights: Callable[[Any, OptState, Params, Sequence[Any]], tuple[OptState, int | None]]
 
 
-class _NamedStateField(NamedTuple):
+class _NamedField(NamedTuple):
     """A field of a state: what it holds, and where it is."""
 
     name: str
@@ -48,7 +48,7 @@ class _NamedStateField(NamedTuple):
 
 def _fields(
     state: Any, of_params: Collection[type], place: tuple[str, ...] = ()
-) -> Iterator[_NamedStateField]:
+) -> Iterator[_NamedField]:
     """Yield the fields of all states in a state, in the order of its leaves.
 
     NamedTuples of the classes `of_params` are not states.
@@ -67,7 +67,7 @@ def _fields(
         here = (*place, name)
         if names is not None and not holds_states(x, of_params):
             if jax.tree.leaves(x):
-                yield _NamedStateField(name, here, x)
+                yield _NamedField(name, here, x)
         else:
             yield from _fields(x, of_params, here)
 
@@ -79,7 +79,7 @@ def own_slots(tx: Any, state: OptState) -> dict[str, PyTree]:
     return {("/".join(f.place) if count[f.name] > 1 else f.name): f.value for f in fields}
 
 
-def _own_state_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
+def _own_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     weights: Weights = [("iterations", iterations)]
     for name, value in own_slots(tx, state).items():
         for path, leaf in with_paths(value):
@@ -87,10 +87,10 @@ def _own_state_weights(tx: Any, state: OptState, params: Params, iterations: int
     return weights
 
 
-def _with_own_state_weights(
+def _with_own_weights(
     tx: Any, state: OptState, params: Params, arrays: Sequence[Any]
 ) -> tuple[OptState, int | None]:
-    names = [name for name, _ in _own_state_weights(tx, state, params, 0)]
+    names = [name for name, _ in _own_weights(tx, state, params, 0)]
     check_count(names, arrays)
     iterations = as_like(names[0], arrays[0], jnp.zeros((), jnp.int32))
     old, treedef = jax.tree.flatten(state)
@@ -110,23 +110,53 @@ def check_count(names: Sequence[str], arrays: Sequence[Any]) -> None:
 
 def as_like(name: str, new: Any, old: Any) -> Any:
     """Return a weight as an array of JAX like the old one, which must have its shape and kind."""
-    if _is_prng_key_in_state(old):
-        return jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(old))
-    try:
-        array = np.asarray(new)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
+    if _is_prng_key(old):
+        return _key_like(name, new, old)
+    array = _array(new)
     if array.shape != jnp.shape(old):
         raise ValueError(
             f"Optimizer: the weight {name!r} has shape {jnp.shape(old)}, got {array.shape}."
         )
     dtype = jnp.result_type(old)
-    kind = next(k for k in (jnp.bool_, jnp.integer, jnp.inexact) if jnp.issubdtype(dtype, k))
+    kinds = jnp.bool_, jnp.integer, jnp.floating, jnp.inexact  # real numbers are complex ones too
+    kind = next(k for k in kinds if jnp.issubdtype(dtype, k))
     if not jnp.issubdtype(array.dtype, kind):
         raise TypeError(
             f"Optimizer: the weight {name!r} has dtype {dtype}, got {array.dtype} ({shown(new)})."
         )
+    if jnp.issubdtype(dtype, jnp.integer) and array.size:
+        # Integers of a state count steps, or are codes, unless one of them is negative already.
+        least = 0 if np.min(np.asarray(old)) >= 0 else int(jnp.iinfo(dtype).min)
+        most = int(jnp.iinfo(dtype).max)
+        if np.min(array) < least or np.max(array) > most:
+            raise ValueError(
+                f"Optimizer: the weight {name!r} must be in [{least}, {most}], got {shown(new)}."
+            )
     return jnp.array(array, dtype)
+
+
+def _key_like(name: str, new: Any, old: Any) -> Any:
+    """Return a random key from its words, as `get_weights` returns them, or from a key."""
+    words = jax.eval_shape(jax.random.key_data, old)
+    is_key = _is_prng_key(new)
+    array = _array(jax.random.key_data(new) if is_key else new)
+    wrong = array.shape != words.shape or not jnp.issubdtype(array.dtype, jnp.integer)
+    most = int(jnp.iinfo(words.dtype).max)
+    if wrong or np.min(array, initial=0) < 0 or np.max(array, initial=0) > most:
+        raise ValueError(
+            f"Optimizer: the weight {name!r} is a random key, and needs its words, integers in [0, "
+            f"{most}] of shape {words.shape}, as jax.random.key_data returns them; got shape "
+            f"{array.shape} and dtype {array.dtype} ({shown(new)})."
+        )
+    return jax.random.wrap_key_data(jnp.asarray(array, words.dtype), impl=jax.random.key_impl(old))
+
+
+def _array(x: Any) -> np.ndarray:
+    """Return an array; one of objects for what cannot be one."""
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError):
+        return np.asarray(None)
 
 
 def fitting_state(tx: Any, state: OptState, like: OptState) -> OptState:
@@ -148,10 +178,10 @@ def fitting_state(tx: Any, state: OptState, like: OptState) -> OptState:
 
 def as_numpy(x: Any) -> np.ndarray:
     """Return a copy of an array for the host; of a random key, its words."""
-    return np.array(jax.random.key_data(x) if _is_prng_key_in_state(x) else x)
+    return np.array(jax.random.key_data(x) if _is_prng_key(x) else x)
 
 
-def _is_prng_key_in_state(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
@@ -170,7 +200,7 @@ def _state_names_of_keras(version: int, style: str) -> StateNames:
     return StateNames(lambda tx, state: get_slots(tx, state, style), weights, with_weights)
 
 
-def _tf1_state_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
+def _tf1_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     """Return the variables of TensorFlow 1's optimizer, sorted by name, as it does."""
     param_names = {"/".join(path) for path, _ in with_paths(params)}
     absent = jax.tree.map(lambda p: np.broadcast_to(np.float32(0), p.shape), params)
@@ -178,19 +208,26 @@ def _tf1_state_weights(tx: Any, state: OptState, params: Params, iterations: int
     return sorted((name, x) for name, x in variables.items() if name not in param_names)
 
 
-def _with_tf1_state_weights(
+def _with_tf1_weights(
     tx: Any, state: OptState, params: Params, arrays: Sequence[Any]
 ) -> tuple[OptState, int | None]:
-    names = [name for name, _ in _tf1_state_weights(tx, state, params, 0)]
+    old = dict(_tf1_weights(tx, state, params, 0))
+    names = [*old]
     check_count(names, arrays)
+    arrays = [x if hasattr(x, "dtype") else _array(x) for x in arrays]
+    for name, new in zip(names, arrays, strict=True):
+        if np.iscomplexobj(new) and not np.iscomplexobj(old[name]):
+            raise TypeError(
+                f"Optimizer: the weight {name!r} has dtype {old[name].dtype}, got {shown(new)}."
+            )
     variables = dict(zip(names, arrays, strict=True))
     return tf1_checkpoints.with_variables(tx, state, params, variables), None
 
 
 NAMES = {
-    "gradxform": StateNames(own_slots, _own_state_weights, _with_own_state_weights),
+    "gradxform": StateNames(own_slots, _own_weights, _with_own_weights),
     "tf1": StateNames(
-        lambda tx, state: get_slots(tx, state, "tf1"), _tf1_state_weights, _with_tf1_state_weights
+        lambda tx, state: get_slots(tx, state, "tf1"), _tf1_weights, _with_tf1_weights
     ),
     "keras": _state_names_of_keras(2, "keras"),
     "keras3": _state_names_of_keras(3, "keras3"),

@@ -8,27 +8,27 @@ import jax.numpy as jnp
 
 from gradxform.base import (
     GradientTransformation,
-    call_update,
     check_transform,
     extra_names,
     unwrapped,
 )
 from gradxform.compat.called_numbers import check_numbers
 from gradxform.distributed.averaging.stale import DropStaleState
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of, require_int32, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
+from gradxform.leaves.no_gradient import refuse_other_than_arrays, step_of_gradients
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, quoted_paths
-from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.values import put_live
 from gradxform.values.called import has_called
 from gradxform.values.content import is_hashable
 from gradxform.wrappers.loss_scale import unscaled_updates
+from gradxform.wrappers.one_pass import call_update_params
 
 
 def apply_gradients(
@@ -102,8 +102,16 @@ def applied_gradients(
     extra = extra if step is None else extra | {"step": step}
     if has_called(tx):  # before a part calls it under a condition, which is traced
         tx = put_live(*with_numbers_of_now(tx))
-    updates, state = call_update(tx, grads, state, params, extra)
-    return apply_updates(params, updates), state
+
+    if isinstance(unwrapped(tx), GradientTransformation):
+        return step_of_gradients(_with_gradients)(tx, grads, state, params, **extra)
+    return call_update_params(tx, grads, state, params, extra)
+
+
+def _with_gradients(
+    tx: Any, grads: Updates, state: OptState, params: Params, **extra: Any
+) -> tuple[Params, OptState]:
+    return call_update_params(tx, grads, state, params, extra)
 
 
 def one_tree(part: str, grads: Any, grads_and_vars: Any, params: Params) -> Updates:
@@ -237,6 +245,15 @@ class Numbers(NamedTuple):
     step: Any = None
 
 
+def check_step(part: str, step: Any) -> None:
+    """Require the number of earlier steps, before JAX takes it for an argument of a program."""
+    kind = getattr(step, "dtype", None)
+    is_integer = isinstance(step, int) if kind is None else jnp.issubdtype(kind, jnp.integer)
+    if step is not None and (isinstance(step, bool) or not is_integer):
+        raise TypeError(must_be(part, "step", "an integer, the number of earlier steps", step))
+    require_int32(part, "step", step)
+
+
 class Step:
     """A compiled step of training, as `make_step` returns it."""
 
@@ -251,6 +268,7 @@ class Step:
         self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any
     ) -> tuple[Params, OptState, Any]:
         """Return the parameters and the state after one step, and the loss before it."""
+        refuse_other_than_arrays(self._asked.part, params)
         asked, numbers = self._program(step)
         # With a live number in the transform, this is part of another program.
         run = donating if is_hashable(asked) else one_step
@@ -260,11 +278,13 @@ class Step:
         self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any
     ) -> Any:
         """Return the step lowered for these arguments, as the `lower` of a jitted function does."""
+        refuse_other_than_arrays(self._asked.part, params)
         asked, numbers = self._program(step)
         return donating.lower(asked, numbers, params, state, batch, extra)
 
     def _program(self, step: Any) -> tuple[Asked, Numbers]:
         """Return the static part, and the numbers of this moment."""
+        check_step(self._asked.part, step)
         tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
         check_numbers(tx, live)
         return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
@@ -292,7 +312,7 @@ def one_step(
     unscaled_grads = (
         grads if scale is None else unscaled_updates(grads, scale)
     )  # left out if no part wants it
-    extra = _extra_arguments_of_step(tx, asked, numbers, batch, out, unscaled_grads)
+    extra = _extra_arguments(tx, asked, numbers, batch, out, unscaled_grads)
     if scale is not None and "grad_fn" in extra:
         raise ValueError(
             f"{part}: a part of {name_of(tx)} takes gradients at other places by grad_fn, whose "
@@ -313,7 +333,7 @@ def begun_now(tx: Any, state: OptState) -> dict[str, Array]:
     return {"grad_step": steps[0]} if steps and "grad_step" in (extra_names(tx) or ()) else {}
 
 
-def _extra_arguments_of_step(
+def _extra_arguments(
     tx: Any, asked: Asked, numbers: Numbers, batch: tuple[Any, ...], out: Any, grads: Updates
 ) -> dict[str, Any]:
     """Return the extra arguments that parts may want, as far as the transform takes them."""

@@ -32,7 +32,7 @@ def selected_by_choice(part: str, field: str, choice: Any, tree: PyTree) -> list
       TypeError: if `choice` is none of these.
     """
     leaves = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
-    if _is_var_list_function(choice, 0) and not _is_var_list_function(choice, 1):
+    if _is_function(choice, 0) and not _is_function(choice, 1):
         choice = choice()
     if isinstance(choice, str):
         raise TypeError(
@@ -41,7 +41,7 @@ def selected_by_choice(part: str, field: str, choice: Any, tree: PyTree) -> list
         )
     if _is_var_list_of_paths(choice):
         return _var_list_by_paths(part, field, choice, [path for path, _ in leaves])
-    if _is_var_list_function(choice, 2) and not _is_var_list_function(choice, 1):
+    if _is_function(choice, 2) and not _is_function(choice, 1):
         return [bool(choice(path, leaf)) for path, leaf in leaves]
     frozen = choice
     if not isinstance(choice, bool | masks.Mask | FrozenTree) and not is_function(choice):
@@ -84,11 +84,11 @@ def index_of(part: str, field: str, path: Any, paths: Sequence[Path]) -> int:
         )
     path_names = ["/".join(names) for names in paths]
     if path not in path_names:
-        raise _no_such_path_in_var_list(part, field, path, paths, path_names)
+        raise _no_such_path(part, field, path, paths, path_names)
     return path_names.index(path)
 
 
-def _no_such_path_in_var_list(
+def _no_such_path(
     part: str, field: str, path: str, paths: Sequence[Path], path_names: Sequence[str]
 ) -> ValueError:
     ends = [name for name in path_names if path and name.endswith("/" + path)]
@@ -115,13 +115,13 @@ def _var_list_by_paths(
         below = [k for k, name in enumerate(path_names) if (name + "/").startswith(path + "/")]
         if not below or not path:
             branches = {"/".join(p[:n]) for p in paths for n in range(1, len(p) + 1)}
-            raise _no_such_path_in_var_list(part, field, path, paths, sorted(branches))
+            raise _no_such_path(part, field, path, paths, sorted(branches))
         for k in below:
             chosen[k] = True
     return chosen
 
 
-def _is_var_list_function(x: Any, count: int) -> bool:
+def _is_function(x: Any, count: int) -> bool:
     """Whether `x` is a function that can be called with that many arguments."""
     if isinstance(x, masks.Mask) or not is_function(x):
         return False

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.types import Array, Params, PositiveInt, Slot
+from gradxform.types import Array, PositiveInt, Slot
 
 __all__ = [
     "apply_every",
@@ -50,17 +50,13 @@ class apply_every(ArrayRule):
         """Whether each update is a sum of its own."""
         return self.k == 1
 
-    def prepare(
-        self, updates: None, state: ApplyEvery, params: Params | None
-    ) -> tuple[ApplyEvery, Array, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and whether this update is the first and the last of a sum."""
         index = state.count % self.k
         is_last = index == self.k - 1
         return state._replace(count=jnp.where(is_last, 0, index + 1)), index == 0, is_last
 
-    def rule(
-        self, g: Array, a: Array, p: Array | None, is_first: Array, is_last: Array
-    ) -> tuple[Array, Array]:
+    def rule(self, g, a, p, is_first, is_last):
         """Return the sum or zeros, and the sum."""
         # Selected, not multiplied by 0, which would keep a NaN.
         a = g + jnp.where(is_first, jnp.zeros_like(a), a)

@@ -33,20 +33,12 @@ from gradxform.types import (
     DType,
     NonNegative,
     NonNegativeSlot,
-    Params,
     PositiveInt,
     PositiveShare,
     Scalar,
     Size,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "average_spatial_axes",
-    "scale_by_adahessian",
-    "AdaHessianState",
-]
 
 
 @transform
@@ -73,7 +65,7 @@ class average_spatial_axes(ArrayRule):
     def __post_init__(self) -> None:
         require_at_least(self, 3, "min_ndim")
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the means."""
         if g.ndim < self.min_ndim or not g.size:
             return g
@@ -148,9 +140,7 @@ class scale_by_adahessian(WithDiagonal):
 
     State = AdaHessianState
 
-    def prepare(
-        self, updates: Updates, state: AdaHessianState, params: Params, **extra: Any
-    ) -> tuple[AdaHessianState, Scalar, Scalar, PerLeaf]:
+    def prepare(self, updates, state, params, **extra):
         """Return the advanced state, the factors of m and v, and the new v of each leaf."""
         count = safe_increment(state.count)
         of_m = bias_correction(self.b1, count)
@@ -162,9 +152,7 @@ class scale_by_adahessian(WithDiagonal):
         state = state._replace(count=count, hessian_fn_state=estimator_state)
         return state, of_m, of_v, PerLeaf(vs)
 
-    def rule(
-        self, g: Array, m: Array, _: Array, p: Array, of_m: Scalar, of_v: Scalar, v: Array
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, _, p, of_m, of_v, v):
         """Return the update and the averages."""
         m = self.b1 * m + (1 - self.b1) * g
         size = power(root(of_v * v), self.hessian_power)

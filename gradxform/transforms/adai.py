@@ -13,17 +13,9 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeSlot,
-    Params,
-    Scalar,
     Slot,
     UnitInterval,
-    Updates,
 )
-
-__all__ = [
-    "scale_by_adai",
-    "ScaleByAdaiState",
-]
 
 
 class ScaleByAdaiState(NamedTuple):
@@ -71,18 +63,14 @@ class scale_by_adai(ArrayRule):
     locality = "tree"
     sees_pieces = True
 
-    def prepare(
-        self, updates: Updates, state: ScaleByAdaiState, params: Params | None
-    ) -> tuple[ScaleByAdaiState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and the factor of v that makes its mean 1."""
         gs, _, vs, _, _ = columns_of(self, updates, state, updates if params is None else params)
         state, of_v = count_and_debias(state, self.b2)
         mean, _ = mean_moment(updates, gs, vs, self.b2, of_v)
         return state, over(of_v, mean, 0)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, c: Array, p: Array | None, of_v: Scalar
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m, v, c, p, of_v):
         """Return the update, the momentum, the second moment and the weights."""
         v = self.b2 * v + (1 - self.b2) * jnp.square(bounded_square(g))
         ratio = of_v * v

@@ -1,6 +1,6 @@
 """Adalite: Adam's moments of matrices, kept as products of rows and columns."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,9 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeSlot,
-    Params,
     Positive,
-    Scalar,
     Slot,
 )
-
-__all__ = [
-    "scale_by_adalite",
-    "ScaleByAdaliteState",
-]
 
 
 class ScaleByAdaliteState(NamedTuple):
@@ -89,28 +82,16 @@ class scale_by_adalite(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def init(self, params: Params) -> ScaleByAdaliteState:
+    def init(self, params):
         """Return moments of zeros."""
         v, m = (sums_of_rows_and_columns(params) for _ in range(2))
         return ScaleByAdaliteState(zero_count(), *v, *m, zero_scalars_like(params))
 
-    def prepare(
-        self, updates: None, state: ScaleByAdaliteState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor that debiases v."""
         return count_and_debias(state, self.b2)
 
-    def rule(
-        self,
-        g: Array,
-        v_out: Array,
-        v_in: Array,
-        m_out: Array,
-        m_in: Array,
-        m_size: Array,
-        p: Array,
-        of_v: Scalar,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, v_out, v_in, m_out, m_in, m_size, p, of_v):
         """Return the update and the moments."""
         if not g.size:
             return g, v_out, v_in, m_out, m_in, m_size
@@ -127,13 +108,13 @@ class scale_by_adalite(ArrayRule):
         v_out, v_in = engine.array_sums((v, rows), (v, columns), keepdims=True)
         k = engine.whole_shape(g)[-1]
         of_out, of_in = v_out / (array_size(g) // k), v_in / k
-        m = m + (1 - _adalite_softmax(of_out, columns) * _adalite_softmax(of_in, rows)) * (g - m)
+        m = m + (1 - _softmax(of_out, columns) * _softmax(of_in, rows)) * (g - m)
         u = self._divided(g, m, of_v * v)
         total = engine.array_sums((v_out, columns), keepdims=True)
         v_in = v_in / jnp.maximum(total, self.eps2)
         of_out, of_in = (
-            _adalite_softmax(of_out / self.tau, columns),
-            _adalite_softmax(of_in / self.tau, rows),
+            _softmax(of_out / self.tau, columns),
+            _softmax(of_in / self.tau, rows),
         )
         m_out, m_in = engine.array_sums((m * of_in, rows), (m * of_out, columns), keepdims=True)
         product = engine.array_sums(m_in * m * m_out)
@@ -159,7 +140,7 @@ class scale_by_adalite(ArrayRule):
         return g * shrinking(largest, float(jnp.finfo(g.dtype).max) ** 0.2)
 
 
-def _adalite_softmax(x: Array, axes: tuple[int, ...]) -> Array:
+def _softmax(x: Array, axes: tuple[int, ...]) -> Array:
     """Return exp(x) over its sum along axes, of all pieces; `x` is at least 0."""
     below = x - jax.lax.stop_gradient(engine.array_max(x, axes, keepdims=True))
     # XLA may compute x anew for the maximum, and round otherwise: of the largest numbers, all may

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, first_state_of, transform
-from gradxform.errors import name_of
 from gradxform.numerics import (
     abs_sq,
     bias_correction,
@@ -17,16 +16,7 @@ from gradxform.numerics import (
     scalar_dtype,
 )
 from gradxform.numerics.roots import over_root
-from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
-
-__all__ = [
-    "scale_by_adam",
-    "scale_by_amsgrad",
-    "scale_by_nadam",
-    "ScaleByAdamState",
-    "ScaleByAmsgradState",
-    "ScaleByNadamState",
-]
+from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Slot
 
 
 class ScaleByAdamState(NamedTuple):
@@ -49,7 +39,7 @@ class AdamMoments(ArrayRule):
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and the factors of m and of v.
 
         With eps_before_correction, the first has both corrections, and the second is 1.
@@ -59,11 +49,18 @@ class AdamMoments(ArrayRule):
             of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
         return state, of_m, of_v
 
-    def moments(self, g: Array, m: Array, v: Array, *largest: Array) -> tuple[Array, ...]:
-        """Return the moments and, if it is kept, the largest second one."""
+    def moments(self, g: Array, m: Array, v: Array) -> tuple[Array, Array]:
+        """Return the moments."""
         m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return m, v, *[jnp.maximum(h, v) for h in largest]
+        return m, self.b2 * v + (1 - self.b2) * abs_sq(g)
+
+
+def with_largest(v: Array, h: Array | None) -> tuple[Array, Array | None]:
+    """Return what divides, and the largest v so far: both the latter, or v where it is not kept."""
+    if h is None:
+        return v, None
+    h = jnp.maximum(h, v)
+    return h, h
 
 
 @transform
@@ -97,7 +94,7 @@ class scale_by_adam(AdamMoments):
     mu_dtype: DType = None
     nesterov: bool = field(default=False, kw_only=True)
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the factors of m and of v, and, with nesterov, that of g."""
         state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
         if not self.nesterov:
@@ -105,10 +102,9 @@ class scale_by_adam(AdamMoments):
         of_next_m = self.b1 * bias_correction(self.b1, safe_increment(state.count))
         return state, of_next_m, of_v, (1 - self.b1) * of_m
 
-    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
+    def rule(self, g, m, v, p, *factors):
         """Return the update and the moments."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
         of_m, of_v, *of_g = factors
         if not self.nesterov:
             return of_m * over_root(m, of_v * v, self.eps, self.eps_root), m, v
@@ -128,7 +124,7 @@ class ScaleByNadamState(NamedTuple):
 
 @transform
 class scale_by_nadam(AdamMoments):
-    """Rescale updates as NAdam does: Adam with a Nesterov momentum that warms up.
+    """Rescale updates as the NAdam of Keras and PyTorch does: its Nesterov momentum warms up.
 
     Update rule, from m = v = 0, P = 1 and t = 1, 2, ...:
 
@@ -139,7 +135,7 @@ class scale_by_nadam(AdamMoments):
         top = mu(t+1) m / (1 - P mu(t+1)) + (1 - mu(t)) g / (1 - P)
         u = top / (sqrt(v / (1 - b2^t)) + eps)
 
-    This is the form of Keras. With a constant momentum use `scale_by_adam(nesterov=True)`.
+    With a constant momentum use `scale_by_adam(nesterov=True)`.
 
     Args:
       b1: the decay of the first moment, and the limit of the momentum, in [0, 1).
@@ -161,7 +157,7 @@ class scale_by_nadam(AdamMoments):
 
     State = ScaleByNadamState
 
-    def init(self, params: Params) -> ScaleByNadamState:
+    def init(self, params):
         """Return moments of zeros and a product of 1."""
         return first_state_of(self, params, mu_product=jnp.ones((), scalar_dtype()))
 
@@ -179,7 +175,7 @@ class scale_by_nadam(AdamMoments):
     def _momentum_at(self, t: Array) -> Array:
         return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * scalar(t)))
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and product, and the factors of m, g and v."""
         count = safe_increment(state.count)
         mu, next_mu = self._momentum_at(count), self._momentum_at(safe_increment(count))
@@ -189,10 +185,10 @@ class scale_by_nadam(AdamMoments):
         state = state._replace(count=count, mu_product=product)
         return state, of_m, of_g, bias_correction(self.b2, count)
 
-    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
+    def rule(self, g, m, v, p, *factors):
         """Return the update and the moments."""
-        m, v = self.moments(g, m, v)
         of_m, of_g, of_v = factors
+        m, v = self.moments(g, m, v)
         half = (of_m / 2) * m + (of_g / 2) * g  # whose sum may be beyond the range
         return 2 * over_root(half, of_v * v, self.eps), m, v
 
@@ -217,16 +213,8 @@ class scale_by_amsgrad(AdamMoments):
         h <- max(h, v / (1 - b2^t))      (without bias_correction_nu: max(h, v))
         u = (m / (1 - b1^t)) / (sqrt(h + eps_root) + eps)
 
-    With correct_after, as in Keras, the maximum is taken before v is corrected, and eps is added
-    before the correction, as in `scale_by_tf_adam`:
-
-        h <- max(h, v)
-        u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps)
-
-    PyTorch takes this maximum too, but adds eps after the correction, which correct_after with
-    `eps_before_correction=False` computes:
-
-        u = (m / (1 - b1^t)) / (sqrt(h / (1 - b2^t) + eps_root) + eps)
+    PyTorch and Keras take the maximum before v is corrected: `scale_by_torch_amsgrad` and
+    `scale_by_tf_amsgrad`.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
@@ -236,9 +224,6 @@ class scale_by_amsgrad(AdamMoments):
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
       bias_correction_mu: whether to debias m. The paper does not.
       bias_correction_nu: whether to debias v before the maximum. The paper does not.
-      correct_after: whether to debias v after the maximum instead. Keyword-only.
-      eps_before_correction: with correct_after, whether eps is added to the root before that is
-        corrected. Defaults to True with correct_after, as in Keras. Keyword-only.
 
     Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
     """
@@ -250,41 +235,80 @@ class scale_by_amsgrad(AdamMoments):
     mu_dtype: DType = None
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True
-    correct_after: bool = field(default=False, kw_only=True)
-    eps_before_correction: bool | None = field(default=None, kw_only=True)
 
     State = ScaleByAmsgradState
 
-    def __post_init__(self) -> None:
-        if self.correct_after and not self.bias_correction_nu:
-            raise ValueError(
-                f"{name_of(self)}: correct_after=True does nothing without bias_correction_nu."
-            )
-        if self.eps_before_correction and not self.correct_after:
-            raise ValueError(
-                f"{name_of(self)}: eps_before_correction=True needs correct_after=True: otherwise "
-                "the largest second moment is corrected before there is a root."
-            )
+    def prepare(self, updates, state, params):
+        """Return the advanced count, and the factors of m and v."""
+        state, of_m, of_v = super().prepare(updates, state, params)
+        one = jnp.ones_like(of_m)
+        of_m = of_m if self.bias_correction_mu else one
+        return state, of_m, of_v if self.bias_correction_nu else one
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the advanced count and the factors that debias m, v and, if any, h."""
-        count = safe_increment(state.count)
-        one = jnp.ones((), scalar_dtype())
-        of_m = bias_correction(self.b1, count) if self.bias_correction_mu else one
-        of_v = bias_correction(self.b2, count) if self.bias_correction_nu else one
-        state = state._replace(count=count)
-        if self.correct_after and self.eps_before_correction is False:
-            return state, of_m, one, of_v
-        if self.correct_after:
-            of_m, of_v = of_m * jnp.sqrt(1 / of_v), one
-        return state, of_m, of_v
-
-    def rule(
-        self, g: Array, m: Array, v: Array, h: Array, p: Any, *factors: Scalar
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, v, h, p, of_m, of_v):
         """Return the update, the moments and the largest second moment."""
         m, v = self.moments(g, m, v)
-        of_m, of_v, *of_h = factors
         h = jnp.maximum(h, of_v * v)
-        corrected = of_h[0] * h if of_h else h
-        return of_m * over_root(m, corrected, self.eps, self.eps_root), m, v, h
+        return of_m * over_root(m, h, self.eps, self.eps_root), m, v, h
+
+
+@transform
+class scale_by_torch_amsgrad(AdamMoments):
+    """Rescale updates as PyTorch's Adam with amsgrad does: the maximum comes before the correction.
+
+    Update rule, from m = v = h = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v)
+        u = (m / (1 - b1^t)) / (sqrt(h / (1 - b2^t) + eps_root) + eps)
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+
+    Reference: `torch.optim.Adam`; Reddi et al., On the Convergence of Adam and Beyond, 2018,
+    Algorithm 2.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    eps: NonNegative = 1e-8
+    eps_root: NonNegative = 0.0
+    mu_dtype: DType = None
+
+    State = ScaleByAmsgradState
+
+    def rule(self, g, m, v, h, p, of_m, of_v):
+        """Return the update, the moments and the largest second moment."""
+        m, v = self.moments(g, m, v)
+        h = jnp.maximum(h, v)
+        return of_m * over_root(m, of_v * h, self.eps, self.eps_root), m, v, h
+
+
+@transform
+class scale_by_tf_amsgrad(scale_by_torch_amsgrad):
+    """Rescale updates as Keras's Adam with amsgrad does: epsilon is added before the correction.
+
+    Update rule, from m = v = h = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v)
+        u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps)
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+
+    Reference: `tf.keras.optimizers.Adam`; Reddi et al., On the Convergence of Adam and Beyond,
+    2018, Algorithm 2.
+    """
+
+    eps_before_correction = True

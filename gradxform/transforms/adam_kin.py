@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import first_state_of, state_with, transform
+from gradxform.base import first_state_of, slots_with, transform
 from gradxform.numerics import (
     abs_sq,
     bias_correction,
@@ -18,20 +18,11 @@ from gradxform.numerics import (
 from gradxform.numerics.roots import over_root
 from gradxform.schedules.rectified import check_threshold, rectification
 from gradxform.slots import full_like, real_full_like
-from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
-
-__all__ = [
-    "scale_by_adamax",
-    "scale_by_belief",
-    "scale_by_radam",
-    "scale_by_yogi",
-    "ScaleByBeliefState",
-    "ScaleByBeliefWithMaxState",
-]
+from gradxform.transforms.adam import AdamMoments, with_largest
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Scalar, Slot
 
 
-def _adam_kin_factors(part: Any, state: Any) -> tuple[Any, ...]:
+def _factors(part: Any, state: Any) -> tuple[Any, ...]:
     """Return the advanced count, the factors of m and v, and for nesterov that of the next m."""
     state, of_m, of_v = count_and_debias(state, part.b1, part.b2)
     of_next_m = of_m
@@ -40,7 +31,7 @@ def _adam_kin_factors(part: Any, state: Any) -> tuple[Any, ...]:
     return state, of_m, of_v, of_next_m
 
 
-def _adam_kin_numerator(part: Any, g: Array, m: Array, of_m: Scalar, of_next_m: Scalar) -> Array:
+def _numerator(part: Any, g: Array, m: Array, of_m: Scalar, of_next_m: Scalar) -> Array:
     """Return the debiased first moment; with nesterov one step ahead, in Dozat's form."""
     if part.nesterov:
         return (part.b1 * of_next_m) * m + ((1 - part.b1) * of_m) * g
@@ -55,13 +46,13 @@ class ScaleByBeliefState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the average s of squared deviations from m
 
 
-class ScaleByBeliefWithMaxState(NamedTuple):
-    """State of `scale_by_belief` with amsgrad."""
+class RectifiedBeliefState(NamedTuple):
+    """State of `scale_by_rectified_belief`."""
 
-    count: Array  # int32 scalar; the number of updates so far
-    mu: Slot  # like params, at least float32; the first moment m
-    nu: NonNegativeSlot  # like params, at least float32; the average s of squared deviations from m
-    nu_max: NonNegativeSlot  # like nu; the largest of these averages, h
+    count: Array  # as in `ScaleByBeliefState`, and so are the next two
+    mu: Slot
+    nu: NonNegativeSlot
+    nu_max: NonNegativeSlot = None  # like nu; the largest of these averages, h; with amsgrad
 
 
 @transform
@@ -74,12 +65,57 @@ class scale_by_belief(AdamMoments):
         s <- b2 s + (1 - b2) |g - m|^2 + eps_root
         u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
-    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t). With amsgrad,
-    the largest s so far stands in place of s in the last line. With a threshold, u is rectified as
-    in `scale_by_radam`: the numerator alone in the first steps.
+    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t).
 
     Where gradients are close to their average the steps are longer than Adam's: a gradient that
     never changes is divided by little more than eps_root, which accumulates in s.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the squared deviations, in [0, 1).
+      eps: added to the root, at least 0.
+      eps_root: added to s at every step, at least 0. If both are 0, an entry whose gradient never
+        changes becomes NaN.
+      nesterov: whether to look one step ahead. Keyword-only.
+
+    Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
+    Gradients, 2020, Algorithm 2, which uses one epsilon of 1e-8 for both of ours.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    eps: NonNegative = 1e-16
+    eps_root: NonNegative = 1e-16
+    nesterov: bool = field(default=False, kw_only=True)
+
+    State = ScaleByBeliefState
+    averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count, and the factors of m, s and the next m."""
+        return _factors(self, state)
+
+    def halves(self, g: Array, m: Array, s: Array, of_m: Scalar, of_next_m: Scalar) -> Any:
+        """Return half the numerator, whose whole may be beyond the range, and the averages."""
+        m = self.b1 * m + (1 - self.b1) * g
+        s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
+        return _numerator(self, g, m, of_m / 2, of_next_m / 2), m, s
+
+    def rule(self, g, m, s, p, of_m, of_s, of_next_m):
+        """Return the update and the averages."""
+        half, m, s = self.halves(g, m, s, of_m, of_next_m)
+        return 2 * over_root(half, of_s * s, self.eps), m, s
+
+
+@transform
+class scale_by_rectified_belief(scale_by_belief):
+    """Rescale updates as the code of AdaBelief's authors does: rectified, or over the largest s.
+
+    Update rule of `scale_by_belief`, with h in place of s in its last line:
+
+        h <- max(h, s)      (without amsgrad: h = s)
+
+    With a threshold, u is rectified as in `scale_by_radam`: the numerator alone in the first steps.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
@@ -93,44 +129,33 @@ class scale_by_belief(AdamMoments):
         least 4, such as 5. Defaults to no rectification. Keyword-only.
 
     Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
-    Gradients, 2020, Algorithm 2, which uses one epsilon of 1e-8 for both of ours.
+    Gradients, 2020, with the options of its package `adabelief-pytorch`.
     """
 
-    b1: Decay = 0.9
-    b2: Decay = 0.999
-    eps: NonNegative = 1e-16
-    eps_root: NonNegative = 1e-16
-    nesterov: bool = field(default=False, kw_only=True)
     amsgrad: bool = field(default=False, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
 
-    State = state_with("amsgrad", ScaleByBeliefState, ScaleByBeliefWithMaxState)
-    averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
+    State = RectifiedBeliefState
+    unused_slots = slots_with(nu_max="amsgrad")
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
             check_threshold(self)
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the count; the factors of m, s and the next m; with a threshold, two more."""
-        state, *factors = _adam_kin_factors(self, state)
-        if self.threshold is not None:
-            factors += rectification(self.b2, state.count, self.threshold)
-        return state, *factors
+    def prepare(self, updates, state, params):
+        """Return the count, the factors of m, s and the next m, whether to use s, and c."""
+        state, *factors = super().prepare(updates, state, params)
+        if self.threshold is None:
+            return state, *factors, jnp.ones((), jnp.bool_), jnp.ones_like(factors[0])
+        return state, *factors, *rectification(self.b2, state.count, self.threshold)
 
-    def rule(self, g: Array, m: Array, s: Array, *rest: Any) -> tuple[Array, ...]:
-        """Return the update, the moments and, with amsgrad, the largest average."""
-        largest, (_, of_m, of_s, of_next_m, *rectified) = rest[: self.amsgrad], rest[self.amsgrad :]
-        m = self.b1 * m + (1 - self.b1) * g
-        s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
-        averages = m, s, *[jnp.maximum(h, s) for h in largest]
-        # A half, because the sum for the largest gradients is beyond the range.
-        half = _adam_kin_numerator(self, g, m, of_m / 2, of_next_m / 2)
-        u = 2 * over_root(half, of_s * averages[-1], self.eps)
-        if rectified:
-            uses_s, c = rectified
-            u = jnp.where(uses_s, c * u, 2 * half)
-        return u, *averages
+    def rule(self, g, m, s, h, p, *scalars):
+        """Return the update, the averages and the largest average."""
+        of_m, of_s, of_next_m, uses_s, c = scalars
+        half, m, s = self.halves(g, m, s, of_m, of_next_m)
+        below, h = with_largest(s, h)
+        scaled = c * (2 * over_root(half, of_s * below, self.eps))
+        return jnp.where(uses_s, scaled, 2 * half), m, s, h
 
 
 @transform
@@ -166,15 +191,13 @@ class scale_by_yogi(AdamMoments):
 
     averages_of = (("mu", "g"), ("nu", "|g|^2, added by sign"))
 
-    def init(self, params: Params) -> ScaleByAdamState:
+    def init(self, params):
         """Return moments of `initial_accumulator_value`."""
         first = self.initial_accumulator_value
         mu, nu = full_like(params, first), real_full_like(params, first)
         return first_state_of(self, params, mu=mu, nu=nu)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m, of_v):
         """Return the update and the moments."""
         square = abs_sq(g)
         change = (1 - self.b2) * square
@@ -213,13 +236,11 @@ class scale_by_adamax(AdamMoments):
 
     averages_of = (("mu", "g"), ("nu", "max |g|"))
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor of m."""
         return count_and_debias(state, self.b1)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m):
         """Return the update, the average and the maximum."""
         m = self.b1 * m + (1 - self.b1) * g
         eps = not_zero(self.eps, v.dtype)
@@ -243,9 +264,7 @@ class scale_by_radam(AdamMoments):
         u = c (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t) + eps_root) + eps)      where r >= threshold
         u = m / (1 - b1^t)                                                    before
 
-    With nesterov, b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t) replaces m / (1 - b1^t). With
-    eps_before_correction, the divisor is (sqrt(v + eps_root) + eps) / sqrt(1 - b2^t), as in
-    PyTorch and in the authors' code; early on, a large eps then weighs more.
+    With nesterov, b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t) replaces m / (1 - b1^t).
 
     The first steps (5 of them with b2 = 0.999) are not divided by anything, so that they are as
     large as the gradient. With b2 at most 0.6 this holds for all steps.
@@ -257,8 +276,6 @@ class scale_by_radam(AdamMoments):
       eps_root: added under the root, at least 0.
       threshold: the least r at which v is used, at least 4; below 4, c is not a real number.
       nesterov: whether to look one step ahead. Keyword-only.
-      eps_before_correction: whether eps is added to the root before that is corrected.
-        Keyword-only.
 
     Reference: Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020,
     Algorithm 2, which takes 4 as the threshold.
@@ -270,23 +287,47 @@ class scale_by_radam(AdamMoments):
     eps_root: NonNegative = 0.0
     threshold: float = 5.0
     nesterov: bool = field(default=False, kw_only=True)
-    eps_before_correction: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_threshold(self)
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""
-        state, of_m, of_v, of_next_m = _adam_kin_factors(self, state)
+    def prepare(self, updates, state, params):
+        """Return the count, the factors of m, v and the next m, whether to use v, and c."""
+        state, of_m, of_v, of_next_m = _factors(self, state)
         uses_v, c = rectification(self.b2, state.count, self.threshold)
         if self.eps_before_correction:
             of_v, c = jnp.ones_like(of_v), c * jnp.sqrt(1 / of_v)
-        return state, of_m, of_v, of_next_m, c, uses_v
+        return state, of_m, of_v, of_next_m, uses_v, c
 
-    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
+    def rule(self, g, m, v, p, *factors):
         """Return the update and the moments."""
-        of_m, of_v, of_next_m, c, uses_v = factors
+        of_m, of_v, of_next_m, uses_v, c = factors
         m, v = self.moments(g, m, v)
-        top = _adam_kin_numerator(self, g, m, of_m, of_next_m)
+        top = _numerator(self, g, m, of_m, of_next_m)
         scaled = over_root(c * top, of_v * v, self.eps, self.eps_root)
         return jnp.where(uses_v, scaled, top), m, v
+
+
+@transform
+class scale_by_torch_radam(scale_by_radam):
+    """Rescale updates as PyTorch's RAdam does: eps is added before the correction.
+
+    Update rule of `scale_by_radam`, but with
+
+        u = c sqrt(1 - b2^t) (m / (1 - b1^t)) / (sqrt(v + eps_root) + eps)      where r >= threshold
+
+    as in the authors' code, too. Early on, a large eps weighs more than in `scale_by_radam`.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      threshold: the least r at which v is used, at least 4; below 4, c is not a real number.
+      nesterov: whether to look one step ahead. Keyword-only.
+
+    Reference: `torch.optim.RAdam`; Liu et al., On the Variance of the Adaptive Learning Rate and
+    Beyond, 2020, Algorithm 2.
+    """
+
+    eps_before_correction = True

@@ -11,7 +11,6 @@ from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import must_be, name_of, require_at_least
 from gradxform.leaves import is_hole, masks, path_str, shape_of, with_paths
-from gradxform.leaves.structures import remembered_by_structure
 from gradxform.numerics import abs_sq, count_and_debias
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like, zeros_of_sums
@@ -21,8 +20,6 @@ from gradxform.types import (
     DType,
     NonNegative,
     NonNegativeSlot,
-    Params,
-    Scalar,
     Size,
     Slot,
     StaticTree,
@@ -30,12 +27,6 @@ from gradxform.types import (
 )
 from gradxform.values import FrozenTree, Value, is_function
 from gradxform.values.fields import value
-
-__all__ = [
-    "moment_blocks",
-    "scale_by_adam_mini",
-    "ScaleByAdamMiniState",
-]
 
 
 @value
@@ -58,18 +49,18 @@ class moment_blocks(Value):
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "size")
-        if self.size > 1 and (self.axes is None or len(_axes_of_adam_mini(self)) != 1):
+        if self.size > 1 and (self.axes is None or len(_axes(self)) != 1):
             raise ValueError(
                 f"moment_blocks: size counts neighbours along one axis, got axes={self.axes!r}."
             )
 
 
-def _axes_of_adam_mini(blocks: moment_blocks) -> tuple[int, ...]:
+def _axes(blocks: moment_blocks) -> tuple[int, ...]:
     axes: Any = blocks.axes
     return axes if isinstance(axes, tuple) else (axes,)
 
 
-class _AdamMiniBlocks(NamedTuple):
+class _Blocks(NamedTuple):
     """The blocks of one array, or of this device's piece of it."""
 
     inside: tuple[int, ...]  # the axes that a block has in full
@@ -145,7 +136,7 @@ class scale_by_adam_mini(ArrayRule):
         if isinstance(blocks, masks.label_by):
             entries = [label for label, _ in blocks.pairs]
         elif isinstance(blocks, FrozenTree):
-            entries = [x for _, x in with_paths(blocks.unfreeze(), _is_adam_mini_entry)]
+            entries = [x for _, x in with_paths(blocks.unfreeze(), _is_entry)]
         elif is_function(blocks):
             entries = []
         for entry in entries:
@@ -153,27 +144,22 @@ class scale_by_adam_mini(ArrayRule):
                 what = "moment_blocks, None, or a tree, label_by or function that says which"
                 raise TypeError(must_be(self, "blocks", what, entry))
 
-    def statics(self, updates: Updates) -> list[_AdamMiniBlocks]:
+    def statics(self, updates: Updates) -> list[_Blocks]:
         """Return the blocks of every leaf."""
         whole = engine.whole_shapes(updates)
-        if is_function(self.blocks):
-            return self._of_leaves(whole, updates)
-        what = ("blocks", self.blocks, masks.hidden_paths(), tuple(engine.cuts_of(updates)))
-        return remembered_by_structure(what, whole, lambda: self._of_leaves(whole, updates))
-
-    def _of_leaves(self, whole: Updates, updates: Updates) -> list[_AdamMiniBlocks]:
-        tree = self.blocks
-        if tree is None or isinstance(tree, moment_blocks):
-            tree = FrozenTree(tree)
-        named = [(path, x) for path, x in with_paths(whole) if not is_hole(x)]
-        leaves, _ = masks.by_path(self, tree, whole, object, _is_adam_mini_entry, whole=False)
         cuts = engine.cuts_of(updates)
-        return [
-            self._of_leaf(path, x, leaves[path], cut)
-            for (path, x), cut in zip(named, cuts, strict=True)
-        ]
+        entries = masks.entries_of(self, self.blocks, whole, object, _is_entry, whole=False)
 
-    def _of_leaf(self, path: Any, x: Any, blocks: Any, cut: engine.Cut) -> _AdamMiniBlocks:
+        def of_leaves() -> list[_Blocks]:
+            named = [(path, x) for path, x in with_paths(whole) if not is_hole(x)]
+            return [
+                self._of_leaf(path, x, entries.of_leaves[path], cut)
+                for (path, x), cut in zip(named, cuts, strict=True)
+            ]
+
+        return entries.once(("blocks", *cuts), of_leaves)
+
+    def _of_leaf(self, path: Any, x: Any, blocks: Any, cut: engine.Cut) -> _Blocks:
         shape = shape_of(x)
         n, where = len(shape), f"parameter {path_str(path)} of shape {shape}"
         if blocks is None:
@@ -181,7 +167,7 @@ class scale_by_adam_mini(ArrayRule):
             blocks = moment_blocks(() if n < 2 else 0 if is_table else -1)
         if not isinstance(blocks, moment_blocks):
             raise TypeError(must_be(self, f"the blocks of {where}", "moment_blocks", blocks))
-        apart = tuple(range(n)) if blocks.axes is None else _axes_of_adam_mini(blocks)
+        apart = tuple(range(n)) if blocks.axes is None else _axes(blocks)
         if not all(-n <= axis < n for axis in apart):
             raise ValueError(
                 f"{name_of(self)}: {blocks!r} names an axis that {where} does not have."
@@ -197,9 +183,9 @@ class scale_by_adam_mini(ArrayRule):
                     f"blocks of {blocks!r}. Give a size that divides it."
                 )
         inside = tuple(i for i in range(n) if i not in apart)
-        return _AdamMiniBlocks(inside, axis, size, size * math.prod(shape[i] for i in inside))
+        return _Blocks(inside, axis, size, size * math.prod(shape[i] for i in inside))
 
-    def init(self, params: Params) -> ScaleByAdamMiniState:
+    def init(self, params):
         """Return moments of zeros."""
         masks.check_patterns(self, self.blocks, params)
         blocks = jax.tree.unflatten(jax.tree.structure(params), self.statics(params))
@@ -214,22 +200,11 @@ class scale_by_adam_mini(ArrayRule):
             ),
         )
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamMiniState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factors that debias both moments."""
         return count_and_debias(state, self.b1, self.b2)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_v: Scalar,
-        blocks: _AdamMiniBlocks,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m, of_v, blocks):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         # Divided first, because a sum of the largest squares would overflow.
@@ -244,5 +219,5 @@ class scale_by_adam_mini(ArrayRule):
         return of_m * over_root(m, of_v * v, self.eps), m, v
 
 
-def _is_adam_mini_entry(x: Any) -> bool:
+def _is_entry(x: Any) -> bool:
     return x is None or isinstance(x, moment_blocks)

@@ -1,25 +1,19 @@
 """AdaNorm: gradients that do not become shorter than their norms have been on average."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import first_state_of, state_with, transform
+from gradxform.base import first_state_of, slots_with, transform
 from gradxform.numerics import abs_sq, over, taming
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_scalars_like
-from gradxform.transforms.adam import AdamMoments
+from gradxform.transforms.adam import AdamMoments, with_largest
 from gradxform.transforms.matrices.array_norms import array_norm
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Slot
-
-__all__ = [
-    "scale_by_adanorm",
-    "ScaleByAdaNormState",
-    "ScaleByAdaNormWithMaxState",
-]
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Slot
 
 
 class ScaleByAdaNormState(NamedTuple):
@@ -29,16 +23,7 @@ class ScaleByAdaNormState(NamedTuple):
     mu: Slot  # like params, at least float32; the average m of the corrected gradient
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
     norm: NonNegativeSlot  # a real scalar per parameter, at least float32; the average norm e
-
-
-class ScaleByAdaNormWithMaxState(NamedTuple):
-    """State of `scale_by_adanorm` with amsgrad."""
-
-    count: Array  # as in `ScaleByAdaNormState`, and so are the next three
-    mu: Slot
-    nu: NonNegativeSlot
-    norm: NonNegativeSlot
-    nu_max: NonNegativeSlot  # like params, at least float32; the largest v so far
+    nu_max: NonNegativeSlot = None  # like nu; the largest v so far; with amsgrad
 
 
 @transform
@@ -78,24 +63,23 @@ class scale_by_adanorm(AdamMoments):
     amsgrad: bool = field(default=False, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
-    State = state_with("amsgrad", ScaleByAdaNormState, ScaleByAdaNormWithMaxState)
+    State = ScaleByAdaNormState
+    unused_slots = slots_with(nu_max="amsgrad")
     locality = "array"
     sees_pieces = True
     averages_of = ()
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return averages of zeros, one norm per parameter."""
         return first_state_of(self, params, norm=zero_scalars_like(params))
 
-    def rule(self, g: Array, m: Array, v: Array, e: Array, *rest: Any) -> tuple[Array, ...]:
+    def rule(self, g, m, v, e, h, p, of_m, of_v):
         """Return the update, the averages, the norm and the maximum."""
-        *largest, _, of_m, of_v = rest
         g = bounded_square(g)
         tame = taming(engine.array_max(jnp.abs(g)))  # so that the sum of squares is finite
         size = array_norm(tame * g) / tame
         e = self.r * e + (1 - self.r) * size
         m = self.b1 * m + (1 - self.b1) * (jnp.where(e > size, over(e, size, 0), 1) * g)
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        largest = [jnp.maximum(x, v) for x in largest]
-        divisor = of_v * (largest[0] if largest else v)
-        return of_m * over_root(m, divisor, self.eps, self.eps_root), m, v, e, *largest
+        below, h = with_largest(v, h)
+        return of_m * over_root(m, of_v * below, self.eps, self.eps_root), m, v, e, h

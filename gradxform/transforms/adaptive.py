@@ -16,7 +16,6 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeSlot,
-    Params,
     Positive,
     Scalar,
     Slot,
@@ -49,7 +48,7 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
-class _AdaptiveAverages(ArrayRule):
+class _Averages(ArrayRule):
     """Base of the rules with averages, which need a count for their bias correction only."""
 
     decay: Any
@@ -58,12 +57,12 @@ class _AdaptiveAverages(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the state and, with bias_correction, the factor that debiases its averages."""
         return count_and_debias(state, self.decay) if self.bias_correction else (state,)
 
 
-def _over_adaptive_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
+def _over_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
     """Return g / sqrt(x + eps), or g / (sqrt(x) + eps); 0 where that divides by 0."""
     if eps_in_sqrt and not is_zero(eps):
         return g * lax.rsqrt(x + not_zero(eps, x.dtype))
@@ -71,7 +70,7 @@ def _over_adaptive_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> A
 
 
 @transform
-class scale_by_rms(_AdaptiveAverages):
+class scale_by_rms(_Averages):
     """Rescale updates as RMSProp does: the gradient over its root mean square.
 
     Update rule, from v = initial_scale and t = 1, 2, ...:
@@ -100,14 +99,14 @@ class scale_by_rms(_AdaptiveAverages):
     State = state_with("bias_correction", ScaleByRmsState, ScaleByRmsWithCountState)
     averages_of = (("nu", "|g|^2"),)
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return an average of `initial_scale`."""
         return first_state_of(self, params, nu=real_full_like(params, self.initial_scale))
 
-    def rule(self, g: Array, v: Array, p: Array | None, debias: Scalar = 1) -> tuple[Array, Array]:
+    def rule(self, g, v, p, debias=1):
         """Return the update and the average."""
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
-        return _over_adaptive_root(g, debias * v, self.eps, self.eps_in_sqrt), v
+        return _over_root(g, debias * v, self.eps, self.eps_in_sqrt), v
 
 
 class ScaleByRStdDevState(NamedTuple):
@@ -126,7 +125,7 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 
 
 @transform
-class scale_by_stddev(_AdaptiveAverages):
+class scale_by_stddev(_Averages):
     """Rescale updates as centered RMSProp does: the gradient over its standard deviation.
 
     Update rule, from m = 0, v = initial_scale and t = 1, 2, ...:
@@ -158,19 +157,17 @@ class scale_by_stddev(_AdaptiveAverages):
     State = state_with("bias_correction", ScaleByRStdDevState, ScaleByRStdDevWithCountState)
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return averages of 0 and of `initial_scale`."""
         return first_state_of(self, params, nu=real_full_like(params, self.initial_scale))
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, debias: Scalar = 1
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, debias=1):
         """Return the update and the averages."""
         g = bounded_square(g)  # the difference of two infinities is not a number
         m = self.decay * m + (1 - self.decay) * g
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
         variance = jnp.maximum(debias * v - abs_sq(debias * m), 0)
-        return _over_adaptive_root(g, variance, self.eps, self.eps_in_sqrt), m, v
+        return _over_root(g, variance, self.eps, self.eps_in_sqrt), m, v
 
 
 class ScaleByRssState(NamedTuple):
@@ -209,26 +206,17 @@ class scale_by_rss(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByRssState:
+    def init(self, params):
         """Return a sum of `initial_accumulator_value`."""
         return ScaleByRssState(real_full_like(params, self.initial_accumulator_value))
 
-    def prepare(
-        self,
-        updates: None,
-        state: ScaleByRssState,
-        params: Params | None,
-        *,
-        update_slots: Any = True,
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params, *, update_slots=True):
         """Return the state, and `update_slots` as an array unless it is statically True."""
         if update_slots is True:
             return (state,)
         return state, as_flag(self, "update_slots", update_slots)
 
-    def rule(
-        self, g: Array, s: Array, p: Array | None, update_slots: Array | None = None
-    ) -> tuple[Array, Array]:
+    def rule(self, g, s, p, update_slots=None):
         """Return the update and the sum."""
         larger = s + abs_sq(g)
         s = larger if update_slots is None else jnp.where(update_slots, larger, s)
@@ -276,7 +264,7 @@ class scale_by_kate(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
+    def rule(self, g, s, q, p):
         """Return the update and the sums."""
         g = bounded_square(g)  # the ratio of two infinities is not a number
         square, eps = abs_sq(g), not_zero(self.eps, s.dtype)
@@ -318,9 +306,9 @@ class scale_by_adadelta(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(self, g: Array, v: Array, x: Array, p: Array | None) -> tuple[Array, Array, Array]:
+    def rule(self, g, v, x, p):
         """Return the update and the averages."""
         v = self.rho * v + (1 - self.rho) * abs_sq(g)
         eps = not_zero(self.eps, v.dtype)
-        u = jnp.sqrt((x + eps) / (v + eps)) * g
+        u = (jnp.sqrt(x + eps) / jnp.sqrt(v + eps)) * g  # the quotient may not be normal
         return u, v, self.rho * x + (1 - self.rho) * abs_sq(u)

@@ -15,18 +15,9 @@ from gradxform.types import (
     NonNegative,
     NonNegativeOrSchedule,
     NonNegativeSlot,
-    Params,
-    Scalar,
     ScalarOrSchedule,
     Slot,
 )
-
-__all__ = [
-    "scale_by_ademamix",
-    "scale_by_simplified_ademamix",
-    "ScaleByAdemamixState",
-    "ScaleBySimplifiedAdEMAMixState",
-]
 
 
 class ScaleByAdemamixState(NamedTuple):
@@ -80,7 +71,7 @@ class scale_by_ademamix(ArrayRule):
     def __post_init__(self) -> None:
         require_decay(self, "b3")
 
-    def init(self, params: Params) -> ScaleByAdemamixState:
+    def init(self, params):
         """Return averages of zeros."""
         return ScaleByAdemamixState(
             count=zero_count(),
@@ -90,9 +81,7 @@ class scale_by_ademamix(ArrayRule):
             nu=real_zeros_like(params),
         )
 
-    def prepare(
-        self, updates: None, state: ScaleByAdemamixState, params: Params | None
-    ) -> tuple[ScaleByAdemamixState, Scalar, Scalar, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced counts; the factors of m1 and v; b3, 1 - b3 and alpha."""
         count, n = safe_increment(state.count), state.count_m2
         of_m1, of_v = bias_correction(self.b1, count), bias_correction(self.b2, count)
@@ -100,19 +89,7 @@ class scale_by_ademamix(ArrayRule):
         b3, one_minus_b3 = decay_at(self.b3, n)
         return state, of_m1, of_v, b3, one_minus_b3, value_at(self.alpha, n)
 
-    def rule(
-        self,
-        g: Array,
-        m1: Array,
-        m2: Array,
-        v: Array,
-        p: Array | None,
-        of_m1: Scalar,
-        of_v: Scalar,
-        b3: Scalar,
-        one_minus_b3: Scalar,
-        alpha: Scalar,
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m1, m2, v, p, of_m1, of_v, b3, one_minus_b3, alpha):
         """Return the update, the averages and the second moment."""
         m1 = self.b1 * m1 + (1 - self.b1) * g
         m2 = b3 * m2 + one_minus_b3 * g
@@ -165,21 +142,17 @@ class scale_by_simplified_ademamix(ArrayRule):
     step_fields = ("t",)
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:
+    def init(self, params):
         """Return a sum and a second moment of zeros."""
         m, n = zeros_like(params), real_zeros_like(params)
         return ScaleBySimplifiedAdEMAMixState(zero_count(), m=m, n=n)
 
-    def prepare(
-        self, updates: None, state: ScaleBySimplifiedAdEMAMixState, params: Params | None
-    ) -> tuple[ScaleBySimplifiedAdEMAMixState, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the factor of v, and alpha."""
         t = safe_increment(state.t)
         return state._replace(t=t), bias_correction(self.b2, t), value_at(self.alpha, state.t)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_v: Scalar, alpha: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_v, alpha):
         """Return the update, the sum and the second moment."""
         m = self.b1 * m + g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)

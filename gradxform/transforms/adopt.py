@@ -20,7 +20,7 @@ from gradxform.numerics.roots import root
 from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.transforms.adam_kin import ScaleByBeliefState
 from gradxform.transforms.tree_rules import decay_at
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Schedule
+from gradxform.types import Array, Decay, DType, NonNegative, Schedule
 from gradxform.values.registry import register
 
 __all__ = [
@@ -67,18 +67,14 @@ class scale_by_acprop(ArrayRule):
     averages_of = (("mu", "g"), ("nu", "|g - earlier m|^2"))
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ScaleByBeliefState, params: Params | None
-    ) -> tuple[ScaleByBeliefState, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the factor of s, and the first d^2: 1 at t = 1, else 0."""
         is_first = state.count == 0
         of_s = jnp.where(is_first, 0, bias_correction(self.b2, jnp.maximum(state.count, 1)))
         state = state._replace(count=safe_increment(state.count))
         return state, of_s, scalar(is_first)
 
-    def rule(
-        self, g: Array, m: Array, s: Array, p: Array | None, of_s: Scalar, first: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, s, p, of_s, first):
         """Return the update and the averages."""
         d = root(of_s * s + first)  # 1 in the first step, when s is still 0
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
@@ -134,9 +130,7 @@ class scale_by_adopt(ArrayRule):
     State = ScaleByAdamState
     locality = "entry"
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count; b2 and 1 - b2, or 0 and 1 at n = 0; the bound, 0 at n = 0."""
         is_first = state.count == 0
         bound = value_at(self.clip_value_fn if self.use_clipping else jnp.inf, state.count)
@@ -146,16 +140,7 @@ class scale_by_adopt(ArrayRule):
         # The first gradient only begins v: bounded by 0, it does not enter m.
         return state, b2, one_minus_b2, jnp.where(is_first, 0, bound)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array | None,
-        b2: Scalar,
-        one_minus_b2: Scalar,
-        bound: Scalar,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, b2, one_minus_b2, bound):
         """Return the update and the moments."""
         eps = not_zero(self.eps, v.dtype, 0.5)
         c = jnp.clip(over(g, jnp.maximum(root(v), eps), eps), -bound, bound)

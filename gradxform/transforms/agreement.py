@@ -27,16 +27,6 @@ from gradxform.types import (
     Slot,
 )
 
-__all__ = [
-    "scale_by_add_sign",
-    "scale_by_grad_variance",
-    "scale_by_grams",
-    "scale_by_power_sign",
-    "scale_by_sign_agreement",
-    "ScaleByAgreementState",
-    "ScaleByGradVarianceState",
-]
-
 
 class ScaleByAgreementState(NamedTuple):
     """State of the rules that compare a gradient with its moving average."""
@@ -45,7 +35,7 @@ class ScaleByAgreementState(NamedTuple):
     mu: Slot  # like params, at least float32; the moving average m
 
 
-class _AgreementRule(ArrayRule, abc.ABC):
+class _Rule(ArrayRule, abc.ABC):
     """The base of the rules that compare signs: an average, and one factor per entry."""
 
     b1: float
@@ -81,7 +71,7 @@ class _AgreementRule(ArrayRule, abc.ABC):
 
 
 @transform
-class scale_by_add_sign(_AgreementRule):
+class scale_by_add_sign(_Rule):
     """Rescale updates as AddSign does: by a sum, larger where gradient and average agree in sign.
 
     Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
@@ -111,7 +101,7 @@ class scale_by_add_sign(_AgreementRule):
 
 
 @transform
-class scale_by_power_sign(_AgreementRule):
+class scale_by_power_sign(_Rule):
     """Rescale updates as PowerSign does: by a power, larger where gradient and average agree.
 
     Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
@@ -141,7 +131,7 @@ class scale_by_power_sign(_AgreementRule):
 
 
 @transform
-class scale_by_sign_agreement(_AgreementRule):
+class scale_by_sign_agreement(_Rule):
     """Rescale updates as NeuralOptimizer1 does: shrink entries of another sign than their average.
 
     Update rule, from m = 0:
@@ -172,11 +162,11 @@ class scale_by_sign_agreement(_AgreementRule):
 
     def slice_rule(self, g: RowSparse, m: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the scaled slices and the average."""
-        m = _add_slices_for_agreement(self.b1, m, g, g.values)
+        m = _add_slices(self.b1, m, g, g.values)
         return self.factor(jnp.sign(g.values) * jnp.sign(g.take(m))) * g.values, m
 
 
-def _add_slices_for_agreement(decay: Scalar, average: Array, g: RowSparse, values: Array) -> Array:
+def _add_slices(decay: Scalar, average: Array, g: RowSparse, values: Array) -> Array:
     """Let the whole average decay, and add `values`, one slice for each of `g`, to their rows."""
     return g.with_values((1 - decay) * values).add_to(decay * average)
 
@@ -219,11 +209,11 @@ class scale_by_grad_variance(ArrayRule):
     State = ScaleByGradVarianceState
     locality = "entry"
 
-    def init(self, params: Params) -> ScaleByGradVarianceState:
+    def init(self, params):
         """Return averages of zeros."""
         return ScaleByGradVarianceState(mu=zeros_like(params), nu=zeros_like(params))
 
-    def rule(self, g: Array, m: Array, v: Array, p: Array | None) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p):
         """Return the scaled gradient and the averages."""
         m = self.b1 * m + (1 - self.b1) * g
         w = saturated(jnp.square(g - m))
@@ -234,9 +224,9 @@ class scale_by_grad_variance(ArrayRule):
         self, g: RowSparse, m: Array, v: Array, p: Array | None
     ) -> tuple[Array, Array, Array]:
         """Return the scaled slices and the averages."""
-        m = _add_slices_for_agreement(self.b1, m, g, g.values)
+        m = _add_slices(self.b1, m, g, g.values)
         w = saturated(jnp.square(g.values - g.take(m)))
-        v = _add_slices_for_agreement(self.b2, v, g, w)
+        v = _add_slices(self.b2, v, g, w)
         return self._scale(g.values, w, g.take(v)), m, v
 
     def _scale(self, g: Array, w: Array, v: Array) -> Array:
@@ -281,15 +271,11 @@ class scale_by_grams(ArrayRule):
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and the factors that debias m and v."""
         return count_and_debias(state, self.b1, self.b2)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m, of_v):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * g**2

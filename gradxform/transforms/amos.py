@@ -18,15 +18,10 @@ from gradxform.types import (
     NonNegative,
     NonNegativeOrSchedule,
     NonNegativeSlot,
-    Params,
     Positive,
     Scalar,
+    Size,
 )
-
-__all__ = [
-    "step_by_amos",
-    "StepByAmosState",
-]
 
 
 class StepByAmosState(NamedTuple):
@@ -81,14 +76,14 @@ class step_by_amos(ArrayRule):
     c_coef: NonNegative = 0.25
     d_coef: NonNegative = 0.25
     eps: NonNegative = 1e-18
-    axis: int | tuple[int, ...] | None = None
+    axis: Size | tuple[int, ...] | None = None
 
     State = StepByAmosState
     locality = "array"
     sees_pieces = True
     needs_params = True
 
-    def init(self, params: Params) -> StepByAmosState:
+    def init(self, params):
         """Return averages and decays of 0."""
 
         def zeros(p: Array) -> Array:
@@ -110,17 +105,13 @@ class step_by_amos(ArrayRule):
             )
         return tuple(i % ndim for i in axes)
 
-    def prepare(
-        self, updates: None, state: StepByAmosState, params: Params
-    ) -> tuple[StepByAmosState, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the learning rate, and the factor that debiases v."""
         rate = value_at(self.learning_rate, state.count)
         state, of_v = count_and_debias(state, self.beta)
         return state, rate, of_v
 
-    def rule(
-        self, g: Array, v: Array, b: Array, p: Array, r: Scalar, of_v: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, v, b, p, r, of_v):
         """Return the step, the average and the decay."""
         g = bounded_square(g)
         axes, shape = self._axes(g.ndim), engine.whole_shape(g)

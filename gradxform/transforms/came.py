@@ -10,12 +10,7 @@ from gradxform.numerics import abs_sq
 from gradxform.slots import zeros_like
 from gradxform.transforms.factored import over_factored_root
 from gradxform.transforms.tree_rules import zero_sums
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, PyTree, Slot
-
-__all__ = [
-    "scale_by_confidence",
-    "ScaleByConfidenceState",
-]
+from gradxform.types import Decay, NonNegative, NonNegativeSlot, PyTree, Slot
 
 
 class ScaleByConfidenceState(NamedTuple):
@@ -59,7 +54,7 @@ class scale_by_confidence(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByConfidenceState:
+    def init(self, params):
         """Return averages of zeros."""
 
         def zeros(axis: int) -> PyTree:
@@ -68,9 +63,7 @@ class scale_by_confidence(ArrayRule):
 
         return ScaleByConfidenceState(zeros_like(params), zeros(-1), zeros(-2))
 
-    def rule(
-        self, g: Array, m: Array, r: Array, c: Array, p: Array | None
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m, r, c, p):
         """Return the update, the average, and the deviations."""
         m = self.b1 * m + (1 - self.b1) * g
         if g.ndim < 2:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.base import ArrayRule, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
 from gradxform.numerics import (
@@ -21,7 +21,7 @@ from gradxform.numerics import (
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.together import ScaledTogether
-from gradxform.types import Array, Bound, Limit, NonNegative, Params, Updates
+from gradxform.types import Array, Bound, Limit, NonNegative, Size
 
 __all__ = [
     "adaptive_grad_clip",
@@ -48,7 +48,7 @@ class clip(ArrayRule):
 
     locality = "entry"
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the clipped update."""
         bound = within(self.max_delta, g.dtype)
         return jnp.clip(g, -bound, bound)
@@ -74,7 +74,7 @@ class clip_by_block_rms(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the update, scaled down if it is large."""
         return g * shrinking(array_rms(g), self.threshold)
 
@@ -98,7 +98,7 @@ class clip_by_block_norm(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the update, scaled down if it is large."""
         return g * shrinking(array_norm(g), self.max_norm)
 
@@ -125,9 +125,7 @@ class clip_by_global_norm(ScaledTogether):
     max_norm: Bound
     eps: NonNegative | None = field(default=None, kw_only=True)
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params | None
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
         size = cast(global_norm(updates), scalar_dtype())
         size = size if self.eps is None else size + scalar(self.eps)
@@ -159,14 +157,14 @@ class adaptive_grad_clip(ArrayRule):
 
     clipping: Bound
     eps: NonNegative = 1e-3
-    axis: int | tuple[int, ...] | None = None
+    axis: Size | tuple[int, ...] | None = None
 
     locality = "array"
     sees_pieces = True
     handles_complex = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the update, scaled down per unit."""
         axes = unit_axes(self, engine.whole_shape(g)) if self.axis is None else self.axis
         size, size_p = array_norms(g, p, axes=axes)

@@ -7,12 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.slots import full_like, zeros_like
 from gradxform.transforms.tree_rules import copied_params
-from gradxform.types import Array, NonNegative, NonNegativeSlot, Params, Slot
-
-__all__ = [
-    "scale_by_cocob",
-    "COCOBState",
-]
+from gradxform.types import NonNegative, NonNegativeSlot, Slot
 
 
 class COCOBState(NamedTuple):
@@ -60,7 +55,7 @@ class scale_by_cocob(ArrayRule):
     needs_params = True
     follows = ("init_particles",)
 
-    def init(self, params: Params) -> COCOBState:
+    def init(self, params):
         """Return a copy of the parameters, sums of zeros and the first L."""
         return COCOBState(
             init_particles=copied_params(params),
@@ -70,9 +65,7 @@ class scale_by_cocob(ArrayRule):
             reward=zeros_like(params),
         )
 
-    def rule(
-        self, g: Array, p0: Array, C: Array, L: Array, G: Array, R: Array, p: Array
-    ) -> tuple[Array, Array, Array, Array, Array, Array]:
+    def rule(self, g, p0, C, L, G, R, p):
         """Return the step to the new bet, and the slots."""
         abs_g = jnp.abs(g)
         L = jnp.maximum(L, abs_g)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.types import Array, Params, Slot
+from gradxform.types import Slot
 
 __all__ = [
     "keep_params_nonnegative",
@@ -38,11 +38,11 @@ class zero_nans(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> ZeroNansState:
+    def init(self, params):
         """Return a flag of False per parameter."""
         return ZeroNansState(jax.tree.map(lambda p: jnp.zeros((), jnp.bool_), params))
 
-    def rule(self, g: Array, found_nan: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, found_nan, p):
         """Return the update without NaNs, and whether there was one."""
         nan = jnp.isnan(g)
         return jnp.where(nan, jnp.zeros_like(g), g), engine.array_max(nan.astype(jnp.float32)) > 0
@@ -63,6 +63,6 @@ class keep_params_nonnegative(ArrayRule):
     needs_params = True
     sets_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the update, cut short at zero."""
         return jnp.where(p + g < 0, -p, g)

@@ -4,12 +4,7 @@ from typing import NamedTuple
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment
-from gradxform.types import Array, Params
-
-__all__ = [
-    "count_updates",
-    "CountUpdatesState",
-]
+from gradxform.types import Array
 
 
 class CountUpdatesState(NamedTuple):
@@ -34,12 +29,10 @@ class count_updates(ArrayRule):
     handles_complex = True
     keeps_updates = True
 
-    def prepare(
-        self, updates: None, state: CountUpdatesState, params: Params | None
-    ) -> tuple[CountUpdatesState]:
+    def prepare(self, updates, state, params):
         """Return the advanced count."""
         return (state._replace(count=safe_increment(state.count)),)
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the update as it is."""
         return g

@@ -22,19 +22,9 @@ from gradxform.types import (
     Key,
     NonNegative,
     OptState,
-    Params,
-    Scalar,
     Slot,
     UnitInterval,
-    Updates,
 )
-
-__all__ = [
-    "estimate_diagonal",
-    "scale_by_curvature_diagonal",
-    "EstimateDiagonalState",
-    "ScaleByCurvatureDiagonalState",
-]
 
 
 class EstimateDiagonalState(NamedTuple):
@@ -88,19 +78,11 @@ class estimate_diagonal(Transform):
         names = self.diagonal.extra_names()
         return None if names is None else names | {"value_fn"}
 
-    def init(self, params: Params) -> EstimateDiagonalState:
+    def init(self, params):
         """Return the key."""
         return EstimateDiagonalState(key=live_key(self.key))
 
-    def update(
-        self,
-        updates: Updates,
-        state: EstimateDiagonalState,
-        params: Params | None = None,
-        *,
-        value_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, EstimateDiagonalState]:
+    def update(self, updates, state, params=None, *, value_fn=None, **extra):
         """Return the estimate in place of the updates."""
         require_params(self, params)
         check_state(self, state, EstimateDiagonalState)
@@ -167,7 +149,7 @@ class scale_by_curvature_diagonal(ArrayRule):
         """Return the place of the estimator's state."""
         return [(("estimator_state",), self.estimator)]
 
-    def init(self, params: Params) -> ScaleByCurvatureDiagonalState:
+    def init(self, params):
         """Return an average of zeros and the estimator's state."""
         return ScaleByCurvatureDiagonalState(
             count=zero_count(),
@@ -175,9 +157,7 @@ class scale_by_curvature_diagonal(ArrayRule):
             estimator_state=self.estimator.init(params),
         )
 
-    def prepare(
-        self, updates: Updates, state: ScaleByCurvatureDiagonalState, params: Params, **extra: Any
-    ) -> tuple[ScaleByCurvatureDiagonalState, Scalar, PerLeaf]:
+    def prepare(self, updates, state, params, **extra):
         """Return the advanced state, the bias correction, and the estimate of each leaf."""
         count = safe_increment(state.count)
         inner = self.estimator, state.estimator_state
@@ -185,7 +165,7 @@ class scale_by_curvature_diagonal(ArrayRule):
         state = state._replace(count=count, estimator_state=estimator_state)
         return state, bias_correction(self.b2, count), PerLeaf(ds)
 
-    def rule(self, g: Array, h: Array, p: Array, debias: Scalar, d: Array) -> tuple[Array, Array]:
+    def rule(self, g, h, p, debias, d):
         """Return the quotient and the average."""
         h = self.b2 * h + (1 - self.b2) * cast(d, at_least_float32(d.dtype))
         curvature = jnp.maximum(debias * h, 0)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
+from gradxform.engine import tree_sums
 from gradxform.errors import name_of, shown
 from gradxform.leaves import masks
 from gradxform.numerics import (
@@ -27,7 +28,6 @@ from gradxform.transforms.tree_rules import (
     copied_params,
     ratio_or_zero,
     selected_by_mask,
-    tree_sums,
 )
 from gradxform.types import (
     Array,
@@ -43,15 +43,8 @@ from gradxform.types import (
     Updates,
 )
 
-__all__ = [
-    "step_by_dadapt_adamw",
-    "step_by_prodigy",
-    "DAdaptAdamWState",
-    "ProdigyState",
-]
 
-
-def _check_dadapt_betas(part: Any) -> None:
+def _check_betas(part: Any) -> None:
     pair = part.betas
     numbers = [isinstance(x, int | float | Array) and not isinstance(x, bool) for x in pair]
     if len(pair) != 2 or not all(numbers):
@@ -60,17 +53,17 @@ def _check_dadapt_betas(part: Any) -> None:
         raise ValueError(f"{name_of(part)}: betas must both be in [0, 1), got {shown(pair)}.")
 
 
-def _dadapt_moment_correction(betas: tuple[Scalar, Scalar], count: Array) -> Array:
+def _moment_correction(betas: tuple[Scalar, Scalar], count: Array) -> Array:
     """Return Adam's correction of both moments, sqrt(1 - b2^t) / (1 - b1^t)."""
     b1, b2 = betas
     return bias_correction(b1, count) / jnp.sqrt(bias_correction(b2, count))
 
 
-def _add_gradient_for_dadapt(s: Array, g: Array, decay: Scalar, weight: Scalar) -> Array:
+def _add_gradient(s: Array, g: Array, decay: Scalar, weight: Scalar) -> Array:
     return decay * s + weight * g
 
 
-def _zero_dadapt_sums(part: Any, params: Params) -> dict[str, Any]:
+def _zero_sums(part: Any, params: Params) -> dict[str, Any]:
     """Return the fields that both states have, before the first update."""
     return {
         "exp_avg": zeros_like(params),
@@ -93,11 +86,11 @@ class DAdaptAdamWState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
 
 
-def _dadapt_sums(
+def _sums(
     g: Array, m: Array, v: Array, s: Array, p: Array, decay: Scalar, weight: Scalar, eps: Scalar
 ) -> tuple[Array, Array]:
     g = bounded_square(g)
-    return over_root(g * s, v, eps), jnp.abs(_add_gradient_for_dadapt(s, g, decay, weight))
+    return over_root(g * s, v, eps), jnp.abs(_add_gradient(s, g, decay, weight))
 
 
 @transform
@@ -145,33 +138,29 @@ class step_by_dadapt_adamw(ArrayRule):
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_dadapt_betas(self)
+        _check_betas(self)
 
-    def init(self, params: Params) -> DAdaptAdamWState:
+    def init(self, params):
         """Return averages of zeros and the first estimate."""
-        return DAdaptAdamWState(**_zero_dadapt_sums(self, params))
+        return DAdaptAdamWState(**_zero_sums(self, params))
 
-    def prepare(
-        self, updates: Updates, state: DAdaptAdamWState, params: Params
-    ) -> tuple[DAdaptAdamWState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the new estimate, and the step size k from the old one."""
         count, q = safe_increment(state.count), self.betas[1] ** 0.5
         k = state.estim_lr * value_at(self.learning_rate, state.count)
-        k = k * _dadapt_moment_correction(self.betas, count)
+        k = k * _moment_correction(self.betas, count)
         leaves = columns_of(self, updates, state, params)
-        product, sum_abs_s = tree_sums(_dadapt_sums, updates, leaves, q, (1 - q) * k, self.eps)
+        product, sum_abs_s = tree_sums(_sums, updates, leaves, q, (1 - q) * k, self.eps)
         r = q * state.numerator_weighted + (1 - q) * k * product
         d = jnp.maximum(state.estim_lr, ratio_or_zero(r, (1 - q) * sum_abs_s))
         state = state._replace(estim_lr=d, numerator_weighted=r, count=count)
         return state, k
 
-    def rule(
-        self, g: Array, m: Array, v: Array, s: Array, p: Array, k: Scalar
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m, v, s, p, k):
         """Return the step, the moments and the slower average."""
         (b1, b2), q = self.betas, self.betas[1] ** 0.5
         g = bounded_square(g)
-        s = _add_gradient_for_dadapt(s, g, q, (1 - q) * k)
+        s = _add_gradient(s, g, q, (1 - q) * k)
         m = b1 * m + ((1 - b1) * k) * g
         v = b2 * v + (1 - b2) * jnp.square(g)
         u = -over_root(m, v, self.eps)
@@ -193,7 +182,8 @@ class ProdigyState(NamedTuple):
 def _prodigy_sums(
     g: Array, m: Array, v: Array, s: Array, p0: Array, p: Array, decay: Scalar, weight: Scalar
 ) -> tuple[Array, Array]:
-    return g * (p0 - p), jnp.abs(_add_gradient_for_dadapt(s, g, decay, weight))
+    g = bounded_square(g)
+    return g * (p0 - p), jnp.abs(_add_gradient(s, g, decay, weight))
 
 
 @transform
@@ -252,16 +242,17 @@ class step_by_prodigy(ArrayRule):
     begins_small = True
     State = ProdigyState
     locality = "tree"
+    copies = ("params0",)
     sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_dadapt_betas(self)
+        _check_betas(self)
 
-    def init(self, params: Params) -> ProdigyState:
+    def init(self, params):
         """Return averages of zeros, a copy of the parameters, and the first estimate."""
         masks.check_patterns(self, self.weight_decay_mask, params)
-        return ProdigyState(params0=copied_params(params), **_zero_dadapt_sums(self, params))
+        return ProdigyState(params0=copied_params(params), **_zero_sums(self, params))
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
@@ -270,16 +261,10 @@ class step_by_prodigy(ArrayRule):
     def _beta3(self) -> Scalar:
         return self.betas[1] ** 0.5 if self.beta3 is None else self.beta3
 
-    def prepare(
-        self, updates: Updates, state: ProdigyState, params: Params
-    ) -> tuple[ProdigyState, Scalar, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the new estimate d'; d, the step size k, the weight of g in s, and d' eps."""
         count, d, beta3 = safe_increment(state.count), state.estim_lr, self._beta3()
-        k = (
-            d
-            * value_at(self.learning_rate, state.count)
-            * _dadapt_moment_correction(self.betas, count)
-        )
+        k = d * value_at(self.learning_rate, state.count) * _moment_correction(self.betas, count)
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else k)
         leaves = columns_of(self, updates, state, params)
@@ -289,24 +274,11 @@ class step_by_prodigy(ArrayRule):
         state = state._replace(estim_lr=next_d, numerator_weighted=r, count=count)
         return state, d, k, weight, next_d * (0.0 if self.eps is None else self.eps)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        s: Array,
-        p0: Array,
-        p: Array,
-        d: Scalar,
-        k: Scalar,
-        weight: Scalar,
-        d_eps: Scalar,
-        decays: bool,
-    ) -> tuple[Array, Array, Array, Array, Array]:
+    def rule(self, g, m, v, s, p0, p, d, k, weight, d_eps, decays):
         """Return the step, the moments, the sum and p0."""
         b1, b2 = self.betas
         g = bounded_square(g)
-        s = _add_gradient_for_dadapt(s, g, self._beta3(), weight)
+        s = _add_gradient(s, g, self._beta3(), weight)
         m = b1 * m + ((1 - b1) * d) * g
         v = b2 * v + (1 - b2) * jnp.square(d * g)
         if self.eps is None:

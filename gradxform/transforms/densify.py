@@ -1,18 +1,11 @@
 """Converting row-sparse gradients to arrays."""
 
-from typing import Any
-
 import jax
 
 from gradxform.base import EmptyState, Transform, transform
 from gradxform.leaves import align_params, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
-from gradxform.types import OptState, Params, Updates
-
-__all__ = [
-    "densify",
-]
 
 
 @transform
@@ -27,13 +20,11 @@ class densify(Transform):
     handles_rows = True
     keeps_updates = True
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return the empty state."""
         return EmptyState()
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, EmptyState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates as arrays."""
         state = check_state(self, state, EmptyState)
         leaves, treedef = flatten_updates(updates)

@@ -16,13 +16,8 @@ from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import Array, Decay, DType, Key, MatrixSlot, Params, PositiveShare, StaticTree
+from gradxform.types import Array, Decay, DType, Key, MatrixSlot, PositiveShare, StaticTree
 from gradxform.values import Value
-
-__all__ = [
-    "scale_by_dion",
-    "DionState",
-]
 
 
 def check_share(part: Value, name: str) -> None:
@@ -101,7 +96,7 @@ class scale_by_dion(MatrixRule):
         check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
-    def init(self, params: Params) -> DionState:
+    def init(self, params):
         """Return a momentum of zeros, and Gaussian factors."""
         return DionState(
             mu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
@@ -113,7 +108,7 @@ class scale_by_dion(MatrixRule):
         q = jax.random.normal(live_key(self.key), (n, share_of(m, self.rank_fraction)), "float32")
         return jnp.broadcast_to(cast(q, dtype), (count, *q.shape))
 
-    def rule(self, g: Array, m: Array, q: Array) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, q):
         """Return the update of a batch of matrices, the momentum and the factor."""
         m = m + (1 - self.decay) * g
         size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True, initial=0)

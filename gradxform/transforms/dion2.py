@@ -14,6 +14,7 @@ from gradxform.base import EmptyState, transform
 from gradxform.errors import name_of, require_at_least
 from gradxform.leaves import align_params, align_slot, check_shapes, is_hole, path_at, with_paths
 from gradxform.leaves.states import check_state
+from gradxform.leaves.storage import as_kept, as_seen
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like
 from gradxform.transforms.dion import check_share, share_of
@@ -23,19 +24,11 @@ from gradxform.types import (
     Array,
     Decay,
     DType,
-    OptState,
-    Params,
     PositiveShare,
     Scalar,
     Size,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "scale_by_dion2",
-    "Dion2State",
-]
 
 
 class Dion2State(NamedTuple):
@@ -99,14 +92,12 @@ class scale_by_dion2(Orthogonalizing):
         check_share(self, "fraction")
         require_at_least(self, 1, "groups")
 
-    def init(self, params: Params) -> Dion2State:
+    def init(self, params):
         """Return a momentum of zeros."""
         self._pickings(params)
         return Dion2State(mu=zeros_like(params, self.mu_dtype))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the update of every matrix, in the rows that are largest."""
         state = check_state(self, state, Dion2State)
         gs, treedef = jax.tree.flatten(updates)
@@ -117,10 +108,11 @@ class scale_by_dion2(Orthogonalizing):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, mu.leaves, "the state's mu has")
         hows = self._pickings(updates)
-        arrays = [[how.array(x) for how, x in zip(hows, xs, strict=True)] for xs in (gs, mu.leaves)]
-        scores = engine.map_rows(_dion2_row_scores, arrays, self.decay, statics=hows)
-        scores = _dion2_scores_over_devices(scores, hows)
-        picked = engine.map_rows(_picked_dion2_rows, [*arrays, scores], self.decay, statics=hows)
+        ms = [*map(as_seen, mu.leaves)]
+        arrays = [[how.array(x) for how, x in zip(hows, xs, strict=True)] for xs in (gs, ms)]
+        scores = engine.map_rows(_row_scores, arrays, self.decay, statics=hows)
+        scores = _scores_over_devices(scores, hows)
+        picked = engine.map_rows(_picked_rows, [*arrays, scores], self.decay, statics=hows)
         rows = jax.tree.unflatten(treedef, [x for x, _, _ in picked])
         paths = [path for path, x in with_paths(updates) if not is_hole(x)]
         cuts = {path: how.cuts_of_rows() for path, how in zip(paths, hows, strict=True)}
@@ -128,12 +120,13 @@ class scale_by_dion2(Orthogonalizing):
         with engine.cut_anew(cuts):
             orthogonal, _ = self._inner().update(rows, EmptyState())
         columns = [jax.tree.leaves(orthogonal), [index for _, index, _ in picked], arrays[0]]
-        us = engine.map_rows(_put_back_dion2_rows, columns, statics=hows)
+        us = engine.map_rows(_put_back_rows, columns, statics=hows)
         us = [how.piece(u) for how, u in zip(hows, us, strict=True)]
         new = [how.piece(m) for how, (_, _, m) in zip(hows, picked, strict=True)]
+        new = [*map(as_kept, new, mu.leaves)]
         return jax.tree.unflatten(treedef, us), state._replace(mu=mu.rebuilt(new))
 
-    def _pickings(self, tree: Any) -> list["_Dion2Picking"]:
+    def _pickings(self, tree: Any) -> list["_Picking"]:
         """Return how the rows of each leaf, or of this device's piece of it, are picked."""
         whole = engine.whole_shapes(tree)
         axes = axes_of_all(self, self.weight_dimension_numbers, whole, uneven=False)
@@ -143,7 +136,7 @@ class scale_by_dion2(Orthogonalizing):
             view = engine.view_of(a, shape, False, cut)
             m = view.sides()[1]  # the shorter side: a tall matrix is turned
             groups = math.gcd(self.groups, m)
-            how = _Dion2Picking(view, groups, share_of(m // groups, self.fraction), cut)
+            how = _Picking(view, groups, share_of(m // groups, self.fraction), cut)
             # Pieces of rows that are not neighbours would make other groups than the whole does.
             if view.place == "scattered" or (how.cut_side() == 0 and not how.in_order()):
                 whole_view = engine.view_of(a, cut.whole(shape), False, cut._replace(cuts=()))
@@ -169,7 +162,7 @@ class scale_by_dion2(Orthogonalizing):
         )
 
 
-class _Dion2Picking(NamedTuple):
+class _Picking(NamedTuple):
     """How rows are picked from the matrices of one leaf."""
 
     view: Any  # of this device's piece, or of the whole array where the pieces must be gathered
@@ -224,7 +217,7 @@ class _Dion2Picking(NamedTuple):
 
     def leaf(self, x: Array) -> Array:
         """Undo `batch`."""
-        return self.view.leaf(_ungrouped_dion2_rows(x))
+        return self.view.leaf(_ungrouped_rows(x))
 
     def cuts_of_rows(self) -> tuple[tuple[str, int], ...]:
         """Return the mesh axes that cut the picked rows (matrices, rows, columns)."""
@@ -232,13 +225,13 @@ class _Dion2Picking(NamedTuple):
         return tuple((axis, 0 if side is None else 1 + side) for axis in self.view.cut.axes)
 
 
-def _ungrouped_dion2_rows(x: Array) -> Array:
+def _ungrouped_rows(x: Array) -> Array:
     """Return rows in groups (matrices, groups, rows, columns) without the axis of the groups."""
     matrices, groups, rows, columns = x.shape
     return jnp.reshape(x, (matrices, groups * rows, columns))
 
 
-def _dion2_scores_over_devices(scores: list[Array], hows: Sequence[_Dion2Picking]) -> list[Array]:
+def _scores_over_devices(scores: list[Array], hows: Sequence[_Picking]) -> list[Array]:
     """Return the sums of whole rows: one exchange for all leaves that are cut alike."""
     out = list(scores)
     for axes in dict.fromkeys(how.summed_over() for how in hows):
@@ -253,38 +246,36 @@ def _dion2_scores_over_devices(scores: list[Array], hows: Sequence[_Dion2Picking
     return out
 
 
-def _dion2_momentum(g: Array, m: Array, decay: Scalar, how: _Dion2Picking) -> Array:
+def _momentum(g: Array, m: Array, decay: Scalar, how: _Picking) -> Array:
     dtype = at_least_float32(promote(g.dtype, m.dtype))
     decay = engine.widened(decay, dtype)
     return how.batch(cast(m, dtype) + (1 - decay) * cast(g, dtype))
 
 
-def _dion2_row_scores(g: Array, m: Array, decay: Scalar, how: _Dion2Picking) -> Array:
+def _row_scores(g: Array, m: Array, decay: Scalar, how: _Picking) -> Array:
     """Return the sum of absolute values in each row of the next momentum."""
-    return jnp.sum(jnp.abs(_dion2_momentum(g, m, decay, how)), axis=-1)
+    return jnp.sum(jnp.abs(_momentum(g, m, decay, how)), axis=-1)
 
 
-def _picked_dion2_rows(
-    g: Array, m: Array, scores: Array, decay: Scalar, how: _Dion2Picking
+def _picked_rows(
+    g: Array, m: Array, scores: Array, decay: Scalar, how: _Picking
 ) -> tuple[Array, Array, Array]:
     """Return the largest rows of each matrix, their places in their groups, and the momentum."""
-    batch = _dion2_momentum(g, m, decay, how)
+    batch = _momentum(g, m, decay, how)
     _, index = lax.top_k(scores, how.count)
     rows = jnp.take_along_axis(batch, index[..., None], axis=2)
-    new = batch.at[_dion2_row_indices(index)].set(engine.widened(decay, batch.dtype) * rows)
-    return _ungrouped_dion2_rows(rows), index, cast(how.leaf(new), m.dtype)
+    new = batch.at[_row_indices(index)].set(engine.widened(decay, batch.dtype) * rows)
+    return _ungrouped_rows(rows), index, cast(how.leaf(new), m.dtype)
 
 
-def _put_back_dion2_rows(rows: Array, index: Array, g: Array, how: _Dion2Picking) -> Array:
+def _put_back_rows(rows: Array, index: Array, g: Array, how: _Picking) -> Array:
     """Return an update with these rows, and zeros in the others, in the shape of the gradient."""
     batch = jnp.zeros_like(how.batch(g), rows.dtype)
-    batch = batch.at[_dion2_row_indices(index)].set(
-        jnp.reshape(rows, (*index.shape, rows.shape[-1]))
-    )
+    batch = batch.at[_row_indices(index)].set(jnp.reshape(rows, (*index.shape, rows.shape[-1])))
     return cast(how.leaf(batch), g.dtype)
 
 
-def _dion2_row_indices(index: Array) -> tuple[Array, ...]:
+def _row_indices(index: Array) -> tuple[Array, ...]:
     """Return the places of rows in groups of matrices; `index` has those in each group."""
     matrices, groups = (lax.broadcasted_iota(index.dtype, index.shape, k) for k in (0, 1))
     return matrices, groups, index

@@ -5,24 +5,18 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.engine import global_norm
+from gradxform.engine import global_norm, tree_sums
 from gradxform.errors import did_you_mean, name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import plus, scalar, scalar_dtype
+from gradxform.numerics.overflow import saturated
 from gradxform.numerics.roots import root
-from gradxform.transforms.tree_rules import columns_of, copied_params, ratio_or_zero, tree_sums
-from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Slot, Updates
-
-__all__ = [
-    "scale_by_dog",
-    "scale_by_dowg",
-    "DoGState",
-    "DoWGState",
-]
+from gradxform.transforms.tree_rules import columns_of, copied_params, ratio_or_zero
+from gradxform.types import Array, Finite, NonNegative, Positive, Slot
 
 FIRST_STEPS = ("distance", "learning_rate", "heuristic")
 
 
-def _dog_squares(g: Array, p0: Array, p: Array) -> tuple[Array, Array]:
+def _squares(g: Array, p0: Array, p: Array) -> tuple[Array, Array]:
     return jnp.square(p - p0), jnp.square(g)
 
 
@@ -71,13 +65,14 @@ class scale_by_dog(ArrayRule):
     begins_small = True
     State = DoGState
     locality = "tree"
+    copies = ("init_params",)
     sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_dog_first_step(self, self.init_step)
+        _check_first_step(self, self.init_step)
 
-    def init(self, params: Params) -> DoGState:
+    def init(self, params):
         """Return a copy of the parameters, and the first distance."""
         kind, number = self.init_step
         if kind == "distance":
@@ -93,12 +88,12 @@ class scale_by_dog(ArrayRule):
             sum_sq_norm_grads=jnp.zeros((), scalar_dtype()),
         )
 
-    def prepare(self, updates: Updates, state: DoGState, params: Params) -> tuple[DoGState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the new distance and sum, and the step size."""
         leaves = columns_of(self, updates, state, params)
-        squared_dist, squared_g = tree_sums(_dog_squares, updates, leaves)
+        squared_dist, squared_g = tree_sums(_squares, updates, leaves)
         r = jnp.maximum(state.max_dist, root(squared_dist))
-        s = state.sum_sq_norm_grads + squared_g
+        s = saturated(state.sum_sq_norm_grads + squared_g)
         rate = ratio_or_zero(r, root(plus(s, self.eps)))
         kind, number = self.init_step
         if kind == "learning_rate":
@@ -108,12 +103,12 @@ class scale_by_dog(ArrayRule):
         state = state._replace(is_init_step=is_init_step, max_dist=r, sum_sq_norm_grads=s)
         return state, rate
 
-    def rule(self, g: Array, p0: Array, p: Array, rate: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, p0, p, rate):
         """Return the scaled update and p0."""
         return rate * g, p0
 
 
-def _check_dog_first_step(part: Any, pair: Any) -> None:
+def _check_first_step(part: Any, pair: Any) -> None:
     rule = "a pair of a kind ('distance', 'learning_rate' or 'heuristic') and a number"
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise TypeError(f"{name_of(part)}: init_step must be {rule}, got {shown(pair)}.")
@@ -171,6 +166,7 @@ class scale_by_dowg(ArrayRule):
     begins_small = True
     State = DoWGState
     locality = "tree"
+    copies = ("init_params",)
     sees_pieces = True
     needs_params = True
 
@@ -180,7 +176,7 @@ class scale_by_dowg(ArrayRule):
         else:
             require_non_negative(self, "eps")
 
-    def init(self, params: Params) -> DoWGState:
+    def init(self, params):
         """Return a copy of the parameters, and the first squared distance."""
         r2 = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
         return DoWGState(
@@ -189,18 +185,18 @@ class scale_by_dowg(ArrayRule):
             estim_sq_dist=scalar(r2),
         )
 
-    def prepare(
-        self, updates: Updates, state: DoWGState, params: Params
-    ) -> tuple[DoWGState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the new distance and sum, and the step size."""
         squared_dist, squared_g = tree_sums(
-            _dog_squares, updates, columns_of(self, updates, state, params)
+            _squares, updates, columns_of(self, updates, state, params)
         )
         r2 = jnp.maximum(state.estim_sq_dist, squared_dist)
-        s = state.weighted_sq_norm_grads + r2 * squared_g
+        # Gradients of huge squares at the place where the run begins weigh nothing, too.
+        s = state.weighted_sq_norm_grads + r2 * saturated(squared_g)
+        s = saturated(s)
         state = state._replace(weighted_sq_norm_grads=s, estim_sq_dist=r2)
         return state, ratio_or_zero(r2, plus(root(s), self.eps))
 
-    def rule(self, g: Array, p0: Array, p: Array, rate: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, p0, p, rate):
         """Return the scaled update and p0."""
         return rate * g, p0

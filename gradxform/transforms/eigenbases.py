@@ -3,13 +3,17 @@
 What SOAP, KL-Shampoo and SPlus share.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
-from gradxform import linalg
+from gradxform import engine, linalg
 from gradxform.errors import require_at_least, require_non_negative
-from gradxform.numerics import over
+from gradxform.linalg.panels import is_by_panels
+from gradxform.numerics import cast, over
 from gradxform.numerics.roots import one_over_root
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
@@ -17,12 +21,16 @@ from gradxform.types import Array, Params, Scalar
 
 __all__ = []
 
+# Power iterations from the identity in place of a first eigendecomposition.
+FIRST_TURNS = 20
+
 
 class InEigenbases(MatrixRule):
     """Base of rules that compute in such bases: the checks of the arguments that they share."""
 
     locality = "array"
     renews = True
+    decomposes = True
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "precondition_frequency")
@@ -152,8 +160,90 @@ def power_iterated(a: Array, q: Array) -> tuple[Array, Array]:
     # The basis does not depend on the size of the matrix, and the columns of a product have norms.
     product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
     order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
-    product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
-    return linalg.orthonormal(product), order
+    return linalg.orthonormal(in_order(product, order, -1)), order
+
+
+def in_order(x: Array, order: Array, axis: int) -> Array:
+    """Return matrices with their rows (axis -2) or columns (-1) in a new order, (..., d)."""
+    if x.ndim == 2:  # whole rows, which TPUs take faster than entries
+        return jnp.take(x, order, axis=axis)
+    return jnp.take_along_axis(x, jnp.expand_dims(order, -1 if axis == -2 else -2), axis=axis)
+
+
+def are_renewed_in_turns(left: Array, right: Array) -> bool:
+    """Whether bases are renewed by `renewed_in_turns`: on TPUs, those of long sides."""
+    return is_by_panels(left) or is_by_panels(right)
+
+
+def renewed_in_turns(
+    factors: tuple[Array, Array],
+    bases: tuple[Array, Array],
+    averages: tuple[Array, ...],
+    turns: Array,
+) -> tuple[Array, ...]:
+    """Return the bases of both sides after as many power iterations, and averages in them.
+
+    Matrix by matrix and side by side: a program has one copy of the decomposition, where it has one
+    for each side, at the first step and later, if they are batches.
+
+    Args:
+      factors: the matrices of both sides, or place holders.
+      bases: their eigenvectors, nearly.
+      averages: none; or the average of the gradient in the bases, and of its square.
+      turns: (B,), the number of iterations for each matrix.
+    """
+    sides = [k for k in range(2) if bases[k].shape[-1] > 1]
+    are_alike = len(sides) == 2 and bases[0].shape == bases[1].shape
+
+    def turn(i: Array, side: Any, now: tuple[Array, ...]) -> tuple[Array, ...]:
+        def of_side(choose: Callable[..., Any], *args: Any) -> Any:
+            if isinstance(side, int):
+                return choose(side, *args)
+            return lax.switch(side, [functools.partial(choose, k) for k in sides], *args)
+
+        old, rest = now[:2], now[2:]
+        a = of_side(lambda k, xs: xs[k][i], factors)
+        q = of_side(lambda k, xs: xs[k][i], old)
+        new, order = power_iterated(a, q)
+        bases = of_side(lambda k, xs, x: _with(xs, k, xs[k].at[i].set(x)), old, new)
+        if not rest:
+            return bases
+        m, v = rest
+        change = linalg.matmul(transposed(new), q)
+        rows = of_side(lambda k, x: transposed(x[i]) if k else x[i], m)
+        rows = linalg.matmul(change, rows)
+        m = of_side(lambda k, x, y: x.at[i].set(transposed(y) if k else y), m, rows)
+        v = of_side(lambda k, x, order: x.at[i].set(in_order(x[i], order, k - 2)), v, order)
+        return *bases, m, v
+
+    def both(i: Array, now: tuple[Array, ...]) -> tuple[Array, ...]:
+        if are_alike:
+            return lax.fori_loop(0, 2, lambda side, now: turn(i, side, now), now)
+        for side in sides:
+            now = turn(i, side, now)
+        return now
+
+    def one(i: Array, now: tuple[Array, ...]) -> tuple[Array, ...]:
+        return lax.fori_loop(0, turns[i], lambda _, now: both(i, now), now)
+
+    return lax.fori_loop(0, len(turns), one, (*bases, *averages))
+
+
+def _with(xs: Sequence[Array], k: int, x: Array) -> tuple[Array, ...]:
+    return *xs[:k], x, *xs[k + 1 :]
+
+
+def turns_due(count: Array, size: int, every: int, first: int = 0) -> Array:
+    """Return the turns of `size` matrices at this step: many at the first, then one a period.
+
+    Args:
+      count: the number of this step.
+      size: how many matrices.
+      every: the period.
+      first: the number of the first step.
+    """
+    is_due = jnp.mod(count - engine.matrix_numbers(size), every) == 0
+    return jnp.where(count == first, FIRST_TURNS, cast(is_due, count.dtype))
 
 
 def eigenvectors(a: Array) -> Array:

@@ -12,30 +12,23 @@ from gradxform.leaves import dtype_of
 from gradxform.numerics import abs_sq, bias_correction, cast, over, real_dtype, safe_increment
 from gradxform.numerics.roots import over_root, root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_along, zeros_like
-from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
-
-__all__ = [
-    "scale_by_adam_catching_up",
-    "scale_by_rowwise_rss",
-    "ScaleByAdamCatchingUpState",
-    "ScaleByRowwiseRssState",
-]
+from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Scalar, Slot
 
 # Replaces the logarithm of 0: its exponential is 0, and 0 times it is 0.
 LOG_OF_ZERO = -1e4
 
 
-def _zeros_per_embedding_row(p: Any, dtype: Any) -> Array:
+def _zeros_per_row(p: Any, dtype: Any) -> Array:
     """Return one zero for each row of `p`."""
     return zeros_along(p, (0,) if jnp.ndim(p) else (), dtype)
 
 
-def _broadcastable_per_embedding_row(per_row: Array, x: Array) -> Array:
+def _broadcastable_per_row(per_row: Array, x: Array) -> Array:
     """Return one number per row of `x` in a shape that broadcasts against `x`."""
     return per_row.reshape(per_row.shape + (1,) * (x.ndim - per_row.ndim))
 
 
-def _log_for_embeddings(x: Scalar) -> Scalar:
+def _log(x: Scalar) -> Scalar:
     if isinstance(x, float):
         return math.log(x) if x > 0 else LOG_OF_ZERO
     return jnp.maximum(jnp.log(x), LOG_OF_ZERO)
@@ -112,34 +105,22 @@ class scale_by_adam_catching_up(ArrayRule):
                 f"got {self.b1!r}."
             )
 
-    def init(self, params: Params) -> ScaleByAdamCatchingUpState:
+    def init(self, params):
         """Return moments of zeros, and 0 for the last step of each row."""
         return ScaleByAdamCatchingUpState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
             nu=real_zeros_like(params),
-            last_touched=jax.tree.map(lambda p: _zeros_per_embedding_row(p, jnp.int32), params),
+            last_touched=jax.tree.map(lambda p: _zeros_per_row(p, jnp.int32), params),
         )
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamCatchingUpState, params: Params | None
-    ) -> tuple[ScaleByAdamCatchingUpState, Array, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count; the step t; the factors of m and v."""
         t = safe_increment(state.count)
         of_m, of_v = bias_correction(self.b1, t), bias_correction(self.b2, t)
         return state._replace(count=t), t, of_m, of_v
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        n: Array,
-        p: Array | None,
-        t: Array,
-        of_m: Scalar,
-        of_v: Scalar,
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m, v, n, p, t, of_m, of_v):
         """Return the update, the moments and the step."""
         k = jnp.maximum(t - 1 - n, 0)
         c, m, v = self._coast(m, v, n, k)
@@ -153,10 +134,10 @@ class scale_by_adam_catching_up(ArrayRule):
     def _coast(self, m: Array, v: Array, n: Array, k: Array) -> tuple[Array, Array, Array]:
         """Return c, the sum of k updates without a gradient after step n, and the moments then."""
         n, k = (
-            cast(_broadcastable_per_embedding_row(n, m), v.dtype),
-            cast(_broadcastable_per_embedding_row(k, m), v.dtype),
+            cast(_broadcastable_per_row(n, m), v.dtype),
+            cast(_broadcastable_per_row(k, m), v.dtype),
         )
-        log_b1, log_b2 = _log_for_embeddings(self.b1), _log_for_embeddings(self.b2)
+        log_b1, log_b2 = _log(self.b1), _log(self.b2)
         log_r = jnp.asarray(log_b1 - log_b2 / 2, v.dtype)
         log_r = jnp.minimum(log_r, -1e-6)  # if b1 and b2 are live, r may be anything
         S = jnp.exp(log_r) * jnp.expm1(k * log_r) / jnp.expm1(log_r)
@@ -207,14 +188,14 @@ class scale_by_rowwise_rss(ArrayRule):
     locality = "row"
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByRowwiseRssState:
+    def init(self, params):
         """Return sums of `initial_accumulator_value`."""
-        rows = jax.tree.map(lambda p: _zeros_per_embedding_row(p, real_dtype(dtype_of(p))), params)
+        rows = jax.tree.map(lambda p: _zeros_per_row(p, real_dtype(dtype_of(p))), params)
         return ScaleByRowwiseRssState(real_full_like(rows, self.initial_accumulator_value))
 
-    def rule(self, g: Array, s: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, s, p):
         """Return the update and the sums."""
         d = max(math.prod(g.shape[1:]), 1)  # the rows of an empty array may be empty
         s = s + jnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) / d
         divisor = root(s) + self.eps
-        return g * _broadcastable_per_embedding_row(over(jnp.ones_like(divisor), divisor), g), s
+        return g * _broadcastable_per_row(over(jnp.ones_like(divisor), divisor), g), s

@@ -24,6 +24,7 @@ from gradxform.numerics import (
     safe_increment,
     scalar,
 )
+from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import one_over_root, root
 from gradxform.slots import zero_count, zeros_along, zeros_like
 from gradxform.types import (
@@ -32,12 +33,10 @@ from gradxform.types import (
     NonNegative,
     NonNegativeInt,
     NonNegativeSlot,
-    Params,
     Scalar,
     Size,
     Slot,
     UnitInterval,
-    Updates,
 )
 from gradxform.values import is_live
 from gradxform.values.registry import register
@@ -82,12 +81,12 @@ def constant_decay_rate(step: Any, decay: Any) -> Array:
 register("constant_decay_rate", constant_decay_rate)
 
 
-def _zeros_of_factored_moment(p: Any, axes: tuple[int, ...]) -> Array:
+def _zeros_of_moment(p: Any, axes: tuple[int, ...]) -> Array:
     """Return real zeros, one for each index along `axes` of `p`."""
     return zeros_along(p, axes, real_dtype(at_least_float32(dtype_of(p))))
 
 
-def _joined_factored_moments(parts: list[Array]) -> Array:
+def _joined_moments(parts: list[Array]) -> Array:
     """Concatenate vectors; under explicit sharding the result is whole on every device.
 
     Vectors sharded over different axes of a mesh do not have another sharding in common.
@@ -95,11 +94,11 @@ def _joined_factored_moments(parts: list[Array]) -> Array:
     return jnp.concatenate([with_whole_dims(x) for x in parts]) if len(parts) > 1 else parts[0]
 
 
-def _placeholder_of_factored_moment(p: Any) -> Array:
+def _placeholder_of_moment(p: Any) -> Array:
     return jnp.zeros((1,), real_dtype(at_least_float32(dtype_of(p))))
 
 
-def _mixed_factored_moments(b: Scalar, old: Array, new: Array) -> Array:
+def _mixed_moments(b: Scalar, old: Array, new: Array) -> Array:
     """Return b old + (1 - b) new; a b of 0 also forgets an infinite `old`."""
     mixed = b * old + (1 - b) * new
     return lax.select(b == 0, cast(new, mixed.dtype), mixed)  # `old` of complex arrays is complex
@@ -193,7 +192,7 @@ class scale_by_factored_rms(ArrayRule):
         axes = matrix_axes(shape[first:], self.min_dim_size_to_factor) if self.factored else None
         return None if axes is None else (first + axes[0], first + axes[1])
 
-    def init(self, params: Params) -> FactoredState:
+    def init(self, params):
         """Return moments of zeros."""
         # For pieces of parameters the means are pieces too, or whole along an axis that is not cut.
         whole = engine.whole_shapes(params)
@@ -201,15 +200,13 @@ class scale_by_factored_rms(ArrayRule):
         def means(p: Any, of_all: Any, k: int) -> Array:
             axes = self.factored_axes(shape_of(of_all))
             if axes is None:
-                return _placeholder_of_factored_moment(p)
+                return _placeholder_of_moment(p)
             p = p if of_all is p else like_params(p)
-            return _zeros_of_factored_moment(
-                p, tuple(i for i in range(jnp.ndim(p)) if i != axes[k])
-            )
+            return _zeros_of_moment(p, tuple(i for i in range(jnp.ndim(p)) if i != axes[k]))
 
         def full(p: Any, of_all: Any) -> Array:
             if self.factored_axes(shape_of(of_all)) is not None:
-                return _placeholder_of_factored_moment(p)
+                return _placeholder_of_moment(p)
             return zeros_like(p, real_dtype(at_least_float32(dtype_of(p))))
 
         return FactoredState(
@@ -219,9 +216,7 @@ class scale_by_factored_rms(ArrayRule):
             v=jax.tree.map(full, params, whole),
         )
 
-    def prepare(
-        self, updates: Updates | None, state: FactoredState, params: Params | None
-    ) -> tuple[FactoredState, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the decay."""
         step = jnp.maximum(state.count - self.step_offset, 0)
         b = self.decay_rate_fn(step, self.decay_rate)
@@ -231,22 +226,20 @@ class scale_by_factored_rms(ArrayRule):
             )
         return state._replace(count=safe_increment(state.count)), scalar(b)
 
-    def rule(
-        self, g: Array, r: Array, c: Array, v: Array, p: Array | None, b: Scalar
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, r, c, v, p, b):
         """Return the update and the moments."""
         square = abs_sq(g) + self.epsilon
         whole = engine.whole_shape(g)
         axes = self.factored_axes(whole)
         if axes is None:
-            v = _mixed_factored_moments(b, v, square)
+            v = _mixed_moments(b, v, square)
             return g * one_over_root(v), r, c, v
         second, first = axes
         r, c = jnp.expand_dims(r, first), jnp.expand_dims(c, second)
         row_sums = engine.array_sums((square, first), keepdims=True)
-        r = _mixed_factored_moments(b, r, row_sums / whole[first])
+        r = _mixed_moments(b, r, row_sums / whole[first])
         total, column_sums = engine.array_sums((r, second), (square, second), keepdims=True)
-        c = _mixed_factored_moments(b, c, column_sums / whole[second])
+        c = _mixed_moments(b, c, column_sums / whole[second])
         mean = total / whole[second]
         u = over_factored_root(g, r, c, mean)
         return u, jnp.squeeze(r, first), jnp.squeeze(c, second), v
@@ -289,26 +282,26 @@ class scale_by_sm3(ArrayRule):
     locality = "array"
     sees_pieces = True
 
-    def init(self, params: Params) -> ScaleBySM3State:
+    def init(self, params):
         """Return maxima and an average of zeros."""
 
         def maxima(p: Any) -> Array:
             axes = range(jnp.ndim(p))
-            parts = [_zeros_of_factored_moment(p, (k,)) for k in axes] or [
-                _zeros_of_factored_moment(p, ())[None]
-            ]
-            return _joined_factored_moments(parts)
+            parts = [_zeros_of_moment(p, (k,)) for k in axes] or [_zeros_of_moment(p, ())[None]]
+            return _joined_moments(parts)
 
         # The maxima are those of whole parameters, also where a device has pieces.
         whole = engine.whole_shapes(params)
         return ScaleBySM3State(mu=jax.tree.map(maxima, whole), nu=zeros_like(params))
 
-    def rule(self, g: Array, c: Array, m: Array, p: Array | None) -> tuple[Array, Array, Array]:
+    def rule(self, g, c, m, p):
         """Return the update, which is the average, and the maxima and the average."""
-        s = self.b2 * _least_factored_maximum(c, g.shape) + self._weight_of_square() * g * g
+        g = bounded_square(g)
+        new = self._weight_of_square() * jnp.square(g)
+        s = saturated(self.b2 * _least_maximum(c, g.shape) + new)
         scaled = g * jnp.where(s == 0, 0, one_over_root(plus(s, self.eps)))
         m = self.b1 * m + (1 - self.b1) * scaled
-        return m, _factored_maxima_of_indices(s), m
+        return m, _maxima_of_indices(s), m
 
     def _weight_of_square(self) -> Scalar:
         """Return 1 - b2, but 1 for a b2 of 1."""
@@ -319,7 +312,7 @@ class scale_by_sm3(ArrayRule):
         return 1 - self.b2
 
 
-def _least_factored_maximum(c: Array, shape: tuple[int, ...]) -> Array:
+def _least_maximum(c: Array, shape: tuple[int, ...]) -> Array:
     """Return for every entry of an array of that shape the least of the maxima of its indices."""
     least, start, cut = jnp.asarray(jnp.inf, c.dtype), 0, engine.cut_here()
     for k, size in enumerate(cut.whole(shape)):
@@ -331,15 +324,15 @@ def _least_factored_maximum(c: Array, shape: tuple[int, ...]) -> Array:
     return least if shape else c[0]
 
 
-def _factored_maxima_of_indices(s: Array) -> Array:
+def _maxima_of_indices(s: Array) -> Array:
     """Return for every index of every axis the largest of its entries, in one vector."""
     if not s.ndim:
         return s[None]
     axes, cut = range(s.ndim), engine.cut_here()
     local = [jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes]
     if not cut.cuts:
-        return _joined_factored_moments(local)
+        return _joined_moments(local)
     # The maxima are at least 0: those of other devices' indices are zeros here.
     local = [engine.among_zeros(x, cut.along(k)) for k, x in enumerate(local)]
-    (maxima,) = engine.over_pieces((_joined_factored_moments(local), cut.axes), operation="max")
+    (maxima,) = engine.over_pieces((_joined_moments(local), cut.axes), operation="max")
     return maxima

@@ -22,12 +22,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, Decay, NonNegative, Params, Positive, Scalar, Size, Slot, Updates
-
-__all__ = [
-    "scale_by_ggt",
-    "ScaleByGgtState",
-]
+from gradxform.types import Array, Decay, NonNegative, Positive, Scalar, Size, Slot
 
 
 class ScaleByGgtState(NamedTuple):
@@ -93,15 +88,13 @@ class scale_by_ggt(ArrayRule):
     def __post_init__(self):
         require_at_least(self, 1, "window")
 
-    def init(self, params: Params) -> ScaleByGgtState:
+    def init(self, params):
         """Return an average and a buffer of zeros."""
         mu = zeros_like(params)
         buffer = jax.tree.map(lambda m: jnp.stack([m] * self.window), mu)
         return ScaleByGgtState(count=zero_count(), mu=mu, buffer=buffer)
 
-    def prepare(
-        self, updates: Updates, state: ScaleByGgtState, params: Params | None
-    ) -> tuple[ScaleByGgtState, Array]:
+    def prepare(self, updates, state, params):
         """Return the state with the new average in the buffer, and the weights of the averages."""
         gs, treedef = jax.tree.flatten(updates)
         mu = align_slot(self, updates, treedef, state, "mu")
@@ -113,9 +106,9 @@ class scale_by_ggt(ArrayRule):
         count = safe_increment(state.count)
         column = jnp.mod(state.count, self.window)
         cuts = engine.cuts_of(updates)
-        scalars = (column, self.b1, 1 - self.b1, _ggt_taming(gs, cuts))
+        scalars = (column, self.b1, 1 - self.b1, _taming(gs, cuts))
         leaves = engine.map_rows(
-            _remember_in_ggt_window, [gs, mu.leaves, buffer.leaves], *scalars, cuts=cuts
+            _remember_in_window, [gs, mu.leaves, buffer.leaves], *scalars, cuts=cuts
         )
         state = state._replace(
             count=count,
@@ -149,28 +142,24 @@ class scale_by_ggt(ArrayRule):
         share = root(s) / divisor
         return linalg.matmul(u, q * ((l / s) * share * share / divisor + rest))
 
-    def rule(
-        self, g: Array, m: Array, past: Array, p: Array | None, weights: Array
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, past, p, weights):
         """Return the combination of the averages."""
         return jnp.tensordot(weights, past, axes=1, precision=linalg.HIGHEST), m, past
 
 
-def _ggt_taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
+def _taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
     """Return one factor for all gradients with which no square overflows in any of their dtypes."""
-    sizes = engine.map_rows(_largest_of_ggt_leaf, [gs], cuts=cuts) or [
-        jnp.zeros((), scalar_dtype())
-    ]
+    sizes = engine.map_rows(_largest_of_leaf, [gs], cuts=cuts) or [jnp.zeros((), scalar_dtype())]
     narrow = min((s.dtype for s in sizes), key=lambda dtype: dtype.itemsize)
     return taming(cast(functools.reduce(jnp.maximum, map(scalar, sizes)), narrow))
 
 
-def _largest_of_ggt_leaf(g: Any) -> Array:
+def _largest_of_leaf(g: Any) -> Array:
     g = jnp.asarray(g)
     return engine.array_max(jnp.abs(cast(g, at_least_float32(g.dtype))))
 
 
-def _remember_in_ggt_window(
+def _remember_in_window(
     g: Any, m: Array, past: Array, column: Array, b1: Scalar, one_minus_b1: Scalar, factor: Array
 ) -> tuple[Array, Array, Array]:
     """Return the new average, the buffer with it, and the inner products of the averages."""

@@ -1,17 +1,17 @@
 """Rules that use the change of the gradient: Adan, DiffGrad, optimistic steps, Rprop."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, first_state_of, state_with, transform
+from gradxform.base import ArrayRule, first_state_of, slots_with, transform
 from gradxform.errors import name_of, require_at_least, require_finite, require_in
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
 from gradxform.numerics.roots import over_root
 from gradxform.slots import real_full_like
-from gradxform.transforms.adam import AdamMoments
+from gradxform.transforms.adam import AdamMoments, with_largest
 from gradxform.types import (
     Array,
     Bound,
@@ -21,23 +21,10 @@ from gradxform.types import (
     Limit,
     NonNegative,
     NonNegativeSlot,
-    Params,
     Positive,
     Range,
     Slot,
 )
-
-__all__ = [
-    "scale_by_adan",
-    "scale_by_diffgrad",
-    "scale_by_optimistic_gradient",
-    "scale_by_rprop",
-    "ScaleByAdanState",
-    "ScaleByAmsDiffGradState",
-    "ScaleByDiffGradState",
-    "ScaleByOptimisticGradientState",
-    "ScaleByRpropState",
-]
 
 
 class ScaleByAdanState(NamedTuple):
@@ -90,16 +77,14 @@ class scale_by_adan(ArrayRule):
     step_fields = ("t",)
     handles_complex = True
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, whether it is the first step, and the factors of m, v, n."""
         t = safe_increment(state.t)
         of_m, of_v = bias_correction(self.b1, t), bias_correction(self.b2, t)
         of_n = bias_correction(self.b3, t)
         return state._replace(t=t), state.t == 0, of_m, of_v, of_n
 
-    def rule(
-        self, g: Array, m: Array, v: Array, n: Array, last_g: Array, p: Any, *scalars: Array
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, v, n, last_g, p, *scalars):
         """Return the update, the averages, and the gradient for the next step."""
         is_first, of_m, of_v, of_n = scalars
         d = jnp.where(is_first, jnp.zeros_like(g), g - last_g)
@@ -118,16 +103,7 @@ class ScaleByDiffGradState(NamedTuple):
     mu: Slot  # like params, at least float32; the first moment m
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
     previous_gradient: Slot  # like params, at least float32; the last gradient
-
-
-class ScaleByAmsDiffGradState(NamedTuple):
-    """State of `scale_by_diffgrad` with `amsgrad`."""
-
-    count: Array  # int32 scalar; the number of updates so far
-    mu: Slot  # like params, at least float32; the first moment m
-    nu: NonNegativeSlot  # like params, at least float32; the second moment v
-    previous_gradient: Slot  # like params, at least float32; the last gradient
-    nu_max: NonNegativeSlot  # like nu; the largest second moment h
+    nu_max: NonNegativeSlot = None  # like nu; the largest second moment h; with amsgrad
 
 
 @transform
@@ -168,18 +144,19 @@ class scale_by_diffgrad(AdamMoments):
     amsgrad: bool = field(default=False, kw_only=True)
     correct_after: bool = field(default=False, kw_only=True)
 
-    State = state_with("amsgrad", ScaleByDiffGradState, ScaleByAmsDiffGradState)
+    State = ScaleByDiffGradState
+    unused_slots = slots_with(nu_max="amsgrad")
     averages_of = ()
     handles_complex = False
     eps_before_correction = property(lambda self: self.correct_after)
 
-    def rule(self, g: Array, m: Array, v: Array, last_g: Array, *rest: Any) -> tuple[Array, ...]:
-        """Return the update, the moments, the gradient and, with amsgrad, the largest v."""
-        *h, _, of_m, of_v = rest
-        m, v, *h = self.moments(g, m, v, *h)
+    def rule(self, g, m, v, last_g, h, p, of_m, of_v):
+        """Return the update, the moments, the gradient and the largest v."""
+        m, v = self.moments(g, m, v)
+        below, h = with_largest(v, h)
         f = jax.nn.sigmoid(jnp.abs(last_g - g))
-        u = f * (of_m * over_root(m, of_v * (*h, v)[0], self.eps, self.eps_root))
-        return u, m, v, g, *h
+        u = f * (of_m * over_root(m, of_v * below, self.eps, self.eps_root))
+        return u, m, v, g, h
 
 
 class ScaleByOptimisticGradientState(NamedTuple):
@@ -215,19 +192,15 @@ class scale_by_optimistic_gradient(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByOptimisticGradientState:
+    def init(self, params):
         """Return zeros, which the first update does not read."""
         return first_state_of(self, params, is_initial_step=jnp.ones((), jnp.bool_))
 
-    def prepare(
-        self, updates: None, state: ScaleByOptimisticGradientState, params: Params | None
-    ) -> tuple[ScaleByOptimisticGradientState, Array]:
+    def prepare(self, updates, state, params):
         """Return the state after the first step, and whether this is the first step."""
         return state._replace(is_initial_step=jnp.zeros((), jnp.bool_)), state.is_initial_step
 
-    def rule(
-        self, g: Array, last_g: Array, p: Array | None, is_first: Array
-    ) -> tuple[Array, Array]:
+    def rule(self, g, last_g, p, is_first):
         """Return the update, and the gradient for the next step."""
         last_g = jnp.where(is_first, g, last_g)
         return (self.alpha + self.beta) * g - self.beta * last_g, g
@@ -292,13 +265,11 @@ class scale_by_rprop(ArrayRule):
                 Range(least, lambda x: x >= self.min_step_size, finite=False),
             )
 
-    def init(self, params: Params) -> ScaleByRpropState:
+    def init(self, params):
         """Return the first step sizes, and steps of 0."""
         return first_state_of(self, params, step_sizes=real_full_like(params, self.learning_rate))
 
-    def rule(
-        self, g: Array, s: Array, last_d: Array, p: Array | None
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, s, last_d, p):
         """Return the update, the step sizes and the step."""
         # Signs, because a product of small numbers would be 0.
         agreement = jnp.sign(g) * jnp.sign(last_d)

@@ -1,6 +1,6 @@
 """Grokfast: gradients whose slow part is amplified, by a moving average or the mean of a window."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_at_least
 from gradxform.numerics import cast, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, Decay, NonNegative, NonNegativeInt, Params, Scalar, Size, Slot
-
-__all__ = [
-    "grokfast_ema",
-    "grokfast_ma",
-    "GrokfastEmaState",
-    "GrokfastMaState",
-]
+from gradxform.types import Array, Decay, NonNegative, NonNegativeInt, Size, Slot
 
 
 class GrokfastEmaState(NamedTuple):
@@ -57,18 +50,14 @@ class grokfast_ema(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: GrokfastEmaState, params: Params | None
-    ) -> tuple[GrokfastEmaState, Array, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, whether s begins anew, and the weight of s."""
         begun = state.count >= self.start
         weight = jnp.where(begun, scalar(self.lamb), 0)
         advanced = state._replace(count=safe_increment(state.count))
         return advanced, state.count <= self.start, weight
 
-    def rule(
-        self, g: Array, s: Array, p: Array | None, is_first: Array, weight: Scalar
-    ) -> tuple[Array, Array]:
+    def rule(self, g, s, p, is_first, weight):
         """Return the amplified gradient and the average."""
         s = jnp.where(is_first, g, self.alpha * s + (1 - self.alpha) * g)
         return g + weight * s, s
@@ -114,7 +103,7 @@ class grokfast_ma(ArrayRule):
     def __post_init__(self) -> None:
         require_at_least(self, 1, "window_size")
 
-    def init(self, params: Params) -> GrokfastMaState:
+    def init(self, params):
         """Return windows of zeros."""
 
         def windows(x: Array) -> Array:
@@ -122,9 +111,7 @@ class grokfast_ma(ArrayRule):
 
         return GrokfastMaState(zero_count(), jax.tree.map(windows, zeros_like(params)))
 
-    def prepare(
-        self, updates: None, state: GrokfastMaState, params: Params | None
-    ) -> tuple[GrokfastMaState, Array, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the place of this gradient, and the weight of each one."""
         count = safe_increment(state.count)
         weight = scalar(self.lamb) / cast(jnp.minimum(count, self.window_size), scalar_dtype())
@@ -132,9 +119,7 @@ class grokfast_ma(ArrayRule):
             weight = jnp.where(count >= self.window_size, weight, 0)
         return state._replace(count=count), state.count % self.window_size, weight
 
-    def rule(
-        self, g: Array, window: Array, p: Array | None, place: Any, weight: Scalar
-    ) -> tuple[Array, Array]:
+    def rule(self, g, window, p, place, weight):
         """Return the amplified gradient and the window."""
         window = lax.dynamic_update_index_in_dim(window, g, place, 0)
         return g + jnp.sum(weight * window, axis=0), window

@@ -13,11 +13,7 @@ from gradxform.numerics import over
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.types import Array, Choice, Params, StaticTree, Updates
-
-__all__ = [
-    "keep_matrix_norms",
-]
+from gradxform.types import Array, Choice, StaticTree, Updates
 
 _AXES = {"frobenius": (-2, -1), "rows": (-1,), "columns": (-2,)}
 KEPT_NORMS = (*_AXES, "spectral")
@@ -36,13 +32,16 @@ class keep_matrix_norms(ArrayRule):
     stays; one that g would make zero does not move. In 16-bit parameters the norm holds up to the
     rounding of every step.
 
-    For matrices; leave other parameters out with `masked(...)`. Must be the last part of a chain
-    that changes updates, because it must see the update that is applied; a later one is refused.
+    For matrices; leave other parameters out with `masked(...)`, or with None among the numbers.
+    Must be the last part of a chain that changes updates, because it must see the update that is
+    applied; a later one is refused.
 
     Args:
       norm: which norm stays: "frobenius", "spectral", exact and slow, or those of all "rows" or
         "columns".
-      weight_dimension_numbers: as in `scale_by_muon`.
+      weight_dimension_numbers: as in `muon`: `MuonDimensionNumbers` for all parameters, a tree of
+        them, or a function of the parameters that returns one. A parameter with None in it moves
+        as it would without this part.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at
@@ -66,32 +65,32 @@ class keep_matrix_norms(ArrayRule):
         require_one_of(self, "norm", KEPT_NORMS)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return an empty state."""
         self.statics(params)
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf which of its axes make a matrix, and how it is divided."""
-        leaves = wholes_of(self, self.weight_dimension_numbers, updates)
+        leaves = wholes_of(self, self.weight_dimension_numbers, updates, leaves_out=True)
         if self.norm == "spectral":
             for i, whole in enumerate(leaves):
-                if whole.rows or whole.columns:
+                if whole is not None and (whole.rows or whole.columns):
                     raise ValueError(
                         f"{name_of(self)}: parameter {path_at(updates, i)} is divided over "
                         "devices, and the spectral norm needs whole matrices. Keep another norm."
                     )
         return leaves
 
-    def rule(self, g: Array, p: Array, whole: Whole) -> Array:
+    def rule(self, g, p, whole):
         """Return the update that leads to a matrix of the same norm."""
-        if not p.size:
+        if whole is None or not p.size:
             return g
         axes = whole.axes
         before, after = axes.to_matrices(p), axes.to_matrices(p + g)
         if whole.rows or whole.columns:
             return axes.from_matrices(self._on_devices(before, after, whole), p.shape)
-        old, new = _scaled_for_kept_norm(before), _scaled_for_kept_norm(after)
+        old, new = _scaled(before), _scaled(after)
         size, length = self._norm(old) * largest_entry(before), self._norm(new)
         target = jnp.where(length == 0, before, over(size * new, length, 0))
         return axes.from_matrices(target - before, p.shape)
@@ -110,6 +109,6 @@ class keep_matrix_norms(ArrayRule):
         return norm(x, _AXES[self.norm])
 
 
-def _scaled_for_kept_norm(x: Array) -> Array:
+def _scaled(x: Array) -> Array:
     """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
     return over(x, largest_entry(x), 0)

@@ -1,7 +1,7 @@
 """KL-Shampoo: Shampoo's matrices as factors of least Kullback-Leibler divergence."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,30 +12,28 @@ from gradxform.numerics import safe_increment, squarable
 from gradxform.slots import zero_count
 from gradxform.transforms.eigenbases import (
     InEigenbases,
+    are_renewed_in_turns,
     eigenvectors,
     first_bases,
     kl_factors,
     kl_followed_by,
     power_iterated,
+    renewed_in_turns,
     sandwich,
     transposed,
+    turns_due,
 )
 from gradxform.types import (
     Array,
     Decay,
     DType,
+    FixedDecay,
     MatrixSlot,
     NonNegative,
-    Params,
     Positive,
     Size,
     StaticTree,
 )
-
-__all__ = [
-    "scale_by_kl_shampoo",
-    "KLShampooState",
-]
 
 
 class KLShampooState(NamedTuple):
@@ -95,7 +93,7 @@ class scale_by_kl_shampoo(InEigenbases):
     """
 
     b1: Decay = 0.9
-    beta: Decay = 0.98
+    beta: FixedDecay = 0.98
     eps: NonNegative = 1e-8
     precondition_frequency: Size = 10
     max_precond_dim: Size = 10000
@@ -105,26 +103,17 @@ class scale_by_kl_shampoo(InEigenbases):
 
     State = KLShampooState
 
-    def init(self, params: Params) -> KLShampooState:
+    def init(self, params):
         """Return an average of zeros, and multiples of the identity."""
         mu = self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype))
         bases = first_bases(self, params, self.max_precond_dim, start=self.kl_start)
         return KLShampooState(zero_count(), mu, **bases)
 
-    def prepare(self, state: KLShampooState, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state, and the number of updates after the first."""
         return state._replace(count=safe_increment(state.count)), state.count
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        left: Array,
-        right: Array,
-        q_left: Array,
-        q_right: Array,
-        count: Array,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, left, right, q_left, q_right, count):
         """Return the update of every matrix, and its new state."""
         g = squarable(g, (-2, -1))
         # The first gradient only makes the bases: it must not move in a basis made of itself.
@@ -137,18 +126,21 @@ class scale_by_kl_shampoo(InEigenbases):
         factors = of_rows, of_columns
         left, right = kl_followed_by(left, right, q_left, q_right, g, self.beta, *factors)
 
+        if are_renewed_in_turns(left, right):
+            turns = turns_due(count, len(g), self.precondition_frequency)
+            bases = renewed_in_turns((left, right), (q_left, q_right), (), turns)
+            return u, m, left, right, *bases
+
         def first() -> tuple[Array, ...]:
             return eigenvectors(left), eigenvectors(right)
 
         def later() -> tuple[Array, ...]:
             args = (left, right), (q_left, q_right), count, self.precondition_frequency
-            return engine.renewed(_renewed_kl_shampoo_bases, *args)
+            return engine.renewed(_renewed_bases, *args)
 
         q_left, q_right = lax.cond(count == 0, first, later)
         return u, m, left, right, q_left, q_right
 
 
-def _renewed_kl_shampoo_bases(
-    left: Array, right: Array, q_left: Array, q_right: Array
-) -> tuple[Array, ...]:
+def _renewed_bases(left: Array, right: Array, q_left: Array, q_right: Array) -> tuple[Array, ...]:
     return power_iterated(left, q_left)[0], power_iterated(right, q_right)[0]

@@ -32,24 +32,10 @@ from gradxform.types import (
     NonNegative,
     NonNegativeOrSchedule,
     NonNegativeSlot,
-    Params,
-    Scalar,
+    Size,
     Slot,
-    Updates,
     ZeroIsNone,
 )
-
-__all__ = [
-    "add_norm_loss",
-    "scale_by_first_snr",
-    "scale_by_novograd",
-    "scale_by_param_block_norm",
-    "scale_by_param_block_rms",
-    "scale_by_trust_ratio",
-    "undo_norm_growth",
-    "ScaleByFirstSnrState",
-    "ScaleByNovogradState",
-]
 
 
 @transform
@@ -72,7 +58,7 @@ class scale_by_param_block_norm(ArrayRule):
     handles_complex = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the scaled update."""
         return g * jnp.maximum(array_norm(p), self.min_scale)
 
@@ -100,7 +86,7 @@ class scale_by_param_block_rms(ArrayRule):
     handles_complex = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the scaled update."""
         return g * jnp.maximum(array_rms(p), self.min_scale)
 
@@ -129,14 +115,14 @@ class add_norm_loss(ArrayRule):
     """
 
     factor: NonNegative = 1e-4
-    axis: int | tuple[int, ...] | None = None
+    axis: Size | tuple[int, ...] | None = None
 
     locality = "array"
     sees_pieces = True
     handles_complex = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the update plus the gradient of the loss."""
         axes = unit_axes(self, engine.whole_shape(p)) if self.axis is None else self.axis
         (size,) = array_norms(p, axes=axes)
@@ -192,7 +178,7 @@ class scale_by_novograd(ArrayRule):
     handles_complex = True
     needs_params = True
 
-    def init(self, params: Params) -> ScaleByNovogradState:
+    def init(self, params):
         """Return a momentum of zeros, and a second moment that the first step does not read."""
         return ScaleByNovogradState(
             count=zero_count(),
@@ -200,9 +186,7 @@ class scale_by_novograd(ArrayRule):
             nu=zero_scalars_like(params),
         )
 
-    def prepare(
-        self, updates: Updates | None, state: ScaleByNovogradState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, this step's b2 and, if scheduled, this step's decay."""
         b2 = jnp.where(state.count == 0, 0, scalar(self.b2))
         advanced = state._replace(count=safe_increment(state.count))
@@ -210,9 +194,7 @@ class scale_by_novograd(ArrayRule):
             return advanced, b2, value_at(self.weight_decay, state.count)
         return advanced, b2
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array, b2: Scalar, scheduled: Scalar | None = None
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, b2, scheduled=None):
         """Return the update, which is the momentum, and the momentum and the second moment."""
         weight_decay: Any = self.weight_decay if scheduled is None else scheduled
         v = b2 * v + (1 - b2) * engine.array_sums(abs_sq(g))
@@ -255,12 +237,7 @@ class undo_norm_growth(ArrayRule):
         """The class of the state: a schedule needs a count."""
         return WeightDecaySchedule if callable(self.learning_rate) else EmptyState
 
-    def prepare(
-        self,
-        updates: Updates | None,
-        state: WeightDecaySchedule | EmptyState,
-        params: Params | None,
-    ) -> tuple[WeightDecaySchedule | EmptyState, Array, Array]:
+    def prepare(self, updates, state, params):
         """Return the state, the factor, and factor - 1."""
         state, *scheduled = counted_field(self, self.learning_rate, state, WeightDecaySchedule)
         lr = scheduled[0] if scheduled else value_at(self.learning_rate, zero_count())
@@ -269,7 +246,7 @@ class undo_norm_growth(ArrayRule):
         factor_minus_1 = -square / (root * (1 + root))  # 1 / root - 1, without its cancellation
         return state, 1 / root, factor_minus_1
 
-    def rule(self, g: Array, p: Array, factor: Scalar, factor_minus_1: Scalar) -> Array:
+    def rule(self, g, p, factor, factor_minus_1):
         """Return the step, shrunk with the parameter."""
         return factor * g + factor_minus_1 * p
 
@@ -307,11 +284,11 @@ class scale_by_first_snr(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByFirstSnrState:
+    def init(self, params):
         """Return ratios that are not known yet."""
         return ScaleByFirstSnrState(zero_scalars_like(params))
 
-    def rule(self, g: Array, G: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, G, p):
         """Return the scaled update and the ratio."""
         # Relative to the largest entry, so that squares neither overflow nor vanish.
         x, n = bounded_square(g), array_size(g)
@@ -326,7 +303,11 @@ class scale_by_first_snr(ArrayRule):
             divisor = plus(largest * jnp.where(equal, 1, deviation), self.eps)
             snr = jnp.where(equal, snr, over(snr, divisor, self.eps))
         G = jnp.where(G > 0, G, saturated(snr))
-        return G * g, G
+        # No finite gradient makes an update that is not. Nothing is divided where nothing is huge:
+        # the derivative of a quotient by the square of a small gradient is infinite.
+        largest, most = engine.array_max(jnp.abs(g)), float(jnp.finfo(G.dtype).max) / 4
+        is_huge = most / largest < G
+        return jnp.where(is_huge, most / jnp.where(is_huge, largest, 1), G) * g, G
 
 
 @transform
@@ -377,7 +358,7 @@ class scale_by_trust_ratio(ArrayRule):
     handles_complex = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the scaled update."""
         norm_p, norm_g = (jnp.maximum(x, self.min_norm) for x in array_norms(p, g))
         if self.max_norm is not None:

@@ -15,15 +15,8 @@ from gradxform.types import (
     NonNegative,
     NonNegativeOrSchedule,
     NonNegativeSlot,
-    Params,
-    Scalar,
     Slot,
 )
-
-__all__ = [
-    "scale_by_madgrad",
-    "MadgradState",
-]
 
 
 class MadgradState(NamedTuple):
@@ -73,7 +66,7 @@ class scale_by_madgrad(ArrayRule):
     needs_params = True
     follows = ("x0",)
 
-    def init(self, params: Params) -> MadgradState:
+    def init(self, params):
         """Return sums of zeros, and a copy of the parameters."""
         return MadgradState(
             count=zero_count(),
@@ -82,17 +75,13 @@ class scale_by_madgrad(ArrayRule):
             x0=copied_params(params),
         )
 
-    def prepare(
-        self, updates: None, state: MadgradState, params: Params
-    ) -> tuple[MadgradState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the weight k of this step's gradient."""
         count = safe_increment(state.count)
         rate = value_at(self.learning_rate, state.count) + self.eps
         return state._replace(count=count), rate * jnp.sqrt(scalar(count))
 
-    def rule(
-        self, g: Array, v: Array, s: Array, x0: Array, p: Array, k: Scalar
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, v, s, x0, p, k):
         """Return the step, the sums and x0."""
         s = s + k * g
         v = v + k * jnp.square(g)

@@ -9,12 +9,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import shrinking
 from gradxform.slots import zeros_like
 from gradxform.transforms.matrices.array_norms import array_norm
-from gradxform.types import Array, Bound, Decay, NonNegative, Params, Slot
-
-__all__ = [
-    "scale_by_mars",
-    "ScaleByMarsState",
-]
+from gradxform.types import Array, Bound, Decay, NonNegative, Slot
 
 
 class ScaleByMarsState(NamedTuple):
@@ -61,21 +56,21 @@ class scale_by_mars(ArrayRule):
         unbounded = isinstance(self.max_norm, float) and math.isinf(self.max_norm)
         return "entry" if unbounded else "array"
 
-    def init(self, params: Params) -> ScaleByMarsState:
+    def init(self, params):
         """Return last gradients of zeros, which the first step does not use."""
         return ScaleByMarsState(jnp.ones((), jnp.bool_), zeros_like(params))
 
-    def prepare(
-        self, updates: None, state: ScaleByMarsState, params: Params | None
-    ) -> tuple[ScaleByMarsState, Array]:
+    def prepare(self, updates, state, params):
         """Return the state after the first step, and whether this is it."""
         after = state._replace(is_initial_step=jnp.zeros((), jnp.bool_))
         return after, state.is_initial_step
 
-    def rule(self, g: Array, last: Array, p: Array | None, is_first: Array) -> tuple[Array, Array]:
+    def rule(self, g, last, p, is_first):
         """Return the corrected and clipped gradient, and the gradient for the next step."""
-        change = jnp.where(is_first, jnp.zeros_like(g), g - last)
-        c = g + (self.gamma * self.b1 / (1 - self.b1)) * change
+        # Of a quarter of each, because the change of huge gradients is beyond the range.
+        quarter, of_last = 0.25 * g, 0.25 * last
+        change = jnp.where(is_first, jnp.zeros_like(g), quarter - of_last)
+        c = quarter + (self.gamma * self.b1 / (1 - self.b1)) * change
         if self.locality == "array":
-            c = shrinking(array_norm(c), self.max_norm) * c
-        return c, g
+            c = shrinking(array_norm(c), 0.25 * self.max_norm) * c
+        return 4 * c, g

@@ -8,14 +8,7 @@ from jax import lax
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import bias_correction, safe_increment, scalar_dtype, times
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, Decay, DType, Params, Scalar, Slot, UnitInterval
-
-__all__ = [
-    "ema",
-    "trace",
-    "EmaState",
-    "TraceState",
-]
+from gradxform.types import Array, Decay, DType, Slot, UnitInterval
 
 
 class TraceState(NamedTuple):
@@ -51,11 +44,11 @@ class trace(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def init(self, params: Params) -> TraceState:
+    def init(self, params):
         """Return a sum of zeros."""
         return TraceState(trace=zeros_like(params, self.accumulator_dtype))
 
-    def rule(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, m, p):
         """Return the momentum and the sum."""
         m = lax.add(g, times(self.decay, m))
         u = m
@@ -80,6 +73,9 @@ class ema(ArrayRule):
         m <- decay m + (1 - decay) g
         u = m / (1 - decay^t)      (without debias: u = m)
 
+    It averages updates. For an average of the parameters, to evaluate and save in their place, wrap
+    the optimizer in `moving_average`.
+
     Args:
       decay: the weight of the old average, in [0, 1).
       debias: whether to correct for the average having started at 0.
@@ -95,14 +91,12 @@ class ema(ArrayRule):
     averages_of = (("ema", "g"),)
     handles_complex = True
 
-    def init(self, params: Params) -> EmaState:
+    def init(self, params):
         """Return an average of zeros."""
         average = zeros_like(params, self.accumulator_dtype)
         return EmaState(count=zero_count(), ema=average)
 
-    def prepare(
-        self, updates: None, state: EmaState, params: Params | None
-    ) -> tuple[EmaState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor of m that debiases it, or 1."""
         count = safe_increment(state.count)
         of_m = jnp.ones((), scalar_dtype())
@@ -110,7 +104,7 @@ class ema(ArrayRule):
             of_m = bias_correction(self.decay, count)
         return state._replace(count=count), of_m
 
-    def rule(self, g: Array, m: Array, p: Array | None, of_m: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, m, p, of_m):
         """Return the debiased average and the average."""
         m = self.decay * m + (1 - self.decay) * g
         return of_m * m, m

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.base import ArrayRule, transform
+from gradxform.engine import tree_sums
 from gradxform.numerics import (
     bias_correction,
     is_zero,
@@ -17,9 +18,10 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
+from gradxform.numerics.overflow import clipped
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import as_loss, columns_of, decay_at, tree_sums
+from gradxform.transforms.tree_rules import as_loss, columns_of, decay_at
 from gradxform.types import (
     Array,
     Decay,
@@ -30,21 +32,13 @@ from gradxform.types import (
     Params,
     Scalar,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "step_by_momo",
-    "step_by_momo_adam",
-    "MomoAdamState",
-    "MomoState",
-]
 
 # A squared norm that counts as 0, as in Optax.
 TINY = float(np.finfo(np.float64).eps)
 
 
-class _MomoModel(NamedTuple):
+class _Model(NamedTuple):
     """The scalars that model the loss around the parameters."""
 
     f: Array  # the average of the loss
@@ -53,9 +47,7 @@ class _MomoModel(NamedTuple):
     norm: Array  # |m|^2, in the metric of the step
 
 
-def _momo_polyak_step(
-    part: Any, a: Array, s: Scalar, model: _MomoModel, lb: Array
-) -> tuple[Array, Array]:
+def _polyak_step(part: Any, a: Array, s: Scalar, model: _Model, lb: Array) -> tuple[Array, Array]:
     """Return Polyak's step size k and the next bound, in the letters of the rules.
 
     Args:
@@ -83,7 +75,7 @@ def _momo_polyak_step(
     return k, lb
 
 
-def _momo_shrinkage(a: Array, weight_decay: Scalar) -> Array:
+def _shrinkage(a: Array, weight_decay: Scalar) -> Array:
     """Return d / (1 + d) with d = a weight_decay, also for an infinite learning rate a."""
     if is_zero(weight_decay):
         return jnp.zeros_like(a)
@@ -92,11 +84,11 @@ def _momo_shrinkage(a: Array, weight_decay: Scalar) -> Array:
     return jnp.where(decay == jnp.inf, 1, decay / (1 + decay))
 
 
-def _momo_average(old: Array, new: Array, decay: Scalar, weight: Scalar) -> Array:
+def _average(old: Array, new: Array, decay: Scalar, weight: Scalar) -> Array:
     return decay * old + weight * new
 
 
-def _first_momo_fields(part: Any, params: Params) -> dict[str, Any]:
+def _first_fields(part: Any, params: Params) -> dict[str, Any]:
     """Return the fields that both states have, before the first update."""
     return {
         "exp_avg": zeros_like(params),
@@ -117,10 +109,10 @@ class MomoState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
 
 
-def _momo_sums(
+def _sums(
     g: Array, m: Array, p: Array, beta: Scalar, one_minus_beta: Scalar
 ) -> tuple[Array, Array, Array]:
-    m = _momo_average(m, g, beta, one_minus_beta)
+    m = _average(m, g, beta, one_minus_beta)
     return m * m, m * p, g * p
 
 
@@ -174,38 +166,27 @@ class step_by_momo(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def init(self, params: Params) -> MomoState:
+    def init(self, params):
         """Return averages of zeros and the first bound."""
-        return MomoState(**_first_momo_fields(self, params))
+        return MomoState(**_first_fields(self, params))
 
-    def prepare(
-        self, updates: Updates, state: MomoState, params: Params, *, value: Any
-    ) -> tuple[MomoState, Scalar, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params, *, value):
         """Return the new averages and bound; beta, 1 - beta (at first 0, 1), k, the shrinkage."""
         is_first = state.count == 0
         beta, one_minus_beta = decay_at(self.beta, state.count)
         beta, one_minus_beta = jnp.where(is_first, 0, beta), jnp.where(is_first, 1, one_minus_beta)
         a = value_at(self.learning_rate, state.count)
         leaves = columns_of(self, updates, state, params)
-        norm, mp, gp = tree_sums(_momo_sums, updates, leaves, beta, one_minus_beta)
-        f = _momo_average(state.barf, as_loss(self, value), beta, one_minus_beta)
-        c = _momo_average(state.gamma, gp, beta, one_minus_beta)
-        k, lb = _momo_polyak_step(self, a, 1, _MomoModel(f, c, mp, norm), state.lb)
+        norm, mp, gp = tree_sums(_sums, updates, leaves, beta, one_minus_beta)
+        f = _average(state.barf, as_loss(self, value), beta, one_minus_beta)
+        c = clipped(_average(state.gamma, clipped(gp), beta, one_minus_beta))
+        k, lb = _polyak_step(self, a, 1, _Model(f, c, mp, norm), state.lb)
         state = state._replace(barf=f, gamma=c, lb=lb, count=safe_increment(state.count))
-        return state, beta, one_minus_beta, k, _momo_shrinkage(a, self.weight_decay)
+        return state, beta, one_minus_beta, k, _shrinkage(a, self.weight_decay)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        p: Array,
-        beta: Scalar,
-        one_minus_beta: Scalar,
-        k: Scalar,
-        shrinkage: Scalar,
-    ) -> tuple[Array, Array]:
+    def rule(self, g, m, p, beta, one_minus_beta, k, shrinkage):
         """Return the step and the average."""
-        m = _momo_average(m, g, beta, one_minus_beta)
+        m = _average(m, g, beta, one_minus_beta)
         return -k * m - shrinkage * p, m
 
 
@@ -220,7 +201,7 @@ class MomoAdamState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
 
 
-def _momo_adam_moments(
+def _adam_moments(
     g: Array,
     m: Array,
     v: Array,
@@ -232,15 +213,15 @@ def _momo_adam_moments(
     eps: Scalar,
 ) -> tuple[Array, Array, Array]:
     """Return the new moments m and v, and the direction x."""
-    m = _momo_average(m, g, b1, one_minus_b1)
-    v = _momo_average(v, g * g, b2, one_minus_b2)
+    m = _average(m, g, b1, one_minus_b1)
+    v = _average(v, g * g, b2, one_minus_b2)
     return m, v, over_root(m, of_v * v, eps)
 
 
-def _momo_adam_sums(
+def _adam_sums(
     g: Array, m: Array, v: Array, p: Array, *scalars: Scalar
 ) -> tuple[Array, Array, Array]:
-    m, _, x = _momo_adam_moments(g, m, v, *scalars)
+    m, _, x = _adam_moments(g, m, v, *scalars)
     return m * x, m * p, g * p
 
 
@@ -300,41 +281,25 @@ class step_by_momo_adam(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def init(self, params: Params) -> MomoAdamState:
+    def init(self, params):
         """Return averages of zeros and the first bound."""
-        return MomoAdamState(exp_avg_sq=zeros_like(params), **_first_momo_fields(self, params))
+        return MomoAdamState(exp_avg_sq=zeros_like(params), **_first_fields(self, params))
 
-    def prepare(
-        self, updates: Updates, state: MomoAdamState, params: Params, *, value: Any
-    ) -> tuple[MomoAdamState, *tuple[Scalar, ...]]:
+    def prepare(self, updates, state, params, *, value):
         """Return the new averages and bound; k, the shrinkage, and the scalars of the moments."""
         count, a = safe_increment(state.count), value_at(self.learning_rate, state.count)
         s, of_v = 1 / bias_correction(self.b1, count), bias_correction(self.b2, count)
         b1, one_minus_b1 = decay_at(self.b1, count)
         scalars = b1, one_minus_b1, *decay_at(self.b2, count), of_v, self.eps
         leaves = columns_of(self, updates, state, params)
-        norm, mp, gp = tree_sums(_momo_adam_sums, updates, leaves, *scalars)
-        f = _momo_average(state.barf, as_loss(self, value), b1, one_minus_b1)
-        c = _momo_average(state.gamma, gp, b1, one_minus_b1)
-        k, lb = _momo_polyak_step(self, a, s, _MomoModel(f, c, mp, norm), state.lb)
+        norm, mp, gp = tree_sums(_adam_sums, updates, leaves, *scalars)
+        f = _average(state.barf, as_loss(self, value), b1, one_minus_b1)
+        c = clipped(_average(state.gamma, clipped(gp), b1, one_minus_b1))
+        k, lb = _polyak_step(self, a, s, _Model(f, c, mp, norm), state.lb)
         state = state._replace(barf=f, gamma=c, lb=lb, count=count)
-        return state, k, _momo_shrinkage(a, self.weight_decay), *scalars
+        return state, k, _shrinkage(a, self.weight_decay), *scalars
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array,
-        k: Scalar,
-        shrinkage: Scalar,
-        b1: Scalar,
-        one_minus_b1: Scalar,
-        b2: Scalar,
-        one_minus_b2: Scalar,
-        of_v: Scalar,
-        eps: Scalar,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, k, shrinkage, b1, one_minus_b1, b2, one_minus_b2, of_v, eps):
         """Return the step and the moments."""
-        m, v, x = _momo_adam_moments(g, m, v, b1, one_minus_b1, b2, one_minus_b2, of_v, eps)
+        m, v, x = _adam_moments(g, m, v, b1, one_minus_b1, b2, one_minus_b2, of_v, eps)
         return -k * x - shrinkage * p, m, v

@@ -27,7 +27,6 @@ from gradxform.types import (
     Decay,
     DType,
     NonNegative,
-    Params,
     PositiveInt,
     PyTree,
     Scalar,
@@ -36,13 +35,6 @@ from gradxform.types import (
 )
 from gradxform.values import Value, is_live
 from gradxform.values.fields import value
-
-__all__ = [
-    "muon_labels",
-    "scale_by_muon",
-    "scale_by_shape",
-    "MuonState",
-]
 
 # Coefficients of the orthogonalization by name. One row is repeated; of several, each is a turn.
 NS_COEFFS: dict[str, tuple[Any, ...]] = {
@@ -186,14 +178,14 @@ class scale_by_muon(MatrixRule):
         except (TypeError, ValueError):
             table = np.zeros(0)
         good = table.shape == (3,) or (table.ndim == 2 and table.shape[1] == 3 and len(table))
-        words = any(isinstance(x, str) for x in jax.tree.leaves(self.ns_coeffs))
+        words = any(isinstance(x, str | bool) for x in jax.tree.leaves(self.ns_coeffs))
         if words or not good or not np.isfinite(table).all():
             raise ValueError(
                 must_be(self, "ns_coeffs", "three numbers, or three for each turn", self.ns_coeffs)
             )
         return tuple(tuple(x) if isinstance(x, list) else x for x in table.tolist())
 
-    def init(self, params: Params) -> MuonState:
+    def init(self, params):
         """Return an average of zeros, and the coefficients."""
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return MuonState(
@@ -202,7 +194,7 @@ class scale_by_muon(MatrixRule):
             ns_coeffs=scalar(self.ns_coeffs),
         )
 
-    def prepare(self, state: MuonState, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state, the weights of the average, and the coefficients of every turn."""
         count = safe_increment(state.count)
         of_m, of_g = weights_of(self, count)
@@ -222,7 +214,7 @@ class scale_by_muon(MatrixRule):
         m = self.beta * m + (1 - self.beta) * g
         return of_m * m + of_g * g if self.nesterov else of_m * m, m
 
-    def rule(self, a: Array, _m: Any, _g: Any, coefficients: Array, turns: Any) -> Array:
+    def rule(self, a, _m, _g, coefficients, turns):
         """Return matrices with the same singular vectors, and singular values near 1."""
         return linalg.orthogonalize(
             a,

@@ -9,7 +9,7 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.programs import by_program
 from gradxform.base import ArrayRule, transform
-from gradxform.engine import PerLeaf
+from gradxform.engine import PerLeaf, tree_sums
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Aligned, align_params, align_slot, check_shapes, dtype_of
 from gradxform.linalg.conjugate_gradients import Solution, conjugate_gradients
@@ -18,7 +18,7 @@ from gradxform.linalg.curvature.diagonals import check_product
 from gradxform.linalg.curvature.products import hessian_product
 from gradxform.numerics import at_least_float32, cast, is_zero, over, scalar
 from gradxform.slots import zeros_like
-from gradxform.transforms.tree_rules import as_loss, live_key, tree_sums
+from gradxform.transforms.tree_rules import as_loss, live_key
 from gradxform.types import (
     Array,
     Decay,
@@ -63,7 +63,7 @@ class ScaleByNewtonCGState(NamedTuple):
     info: NewtonCGInfo
 
 
-class _NewtonStep(NamedTuple):
+class _Step(NamedTuple):
     """What a step computes from the leaves."""
 
     damping: Array
@@ -161,7 +161,7 @@ class scale_by_newton_cg(ArrayRule):
         names = self.product.extra_names()
         return None if names is None else names | {"value", "value_fn"}
 
-    def init(self, params: Params) -> ScaleByNewtonCGState:
+    def init(self, params):
         """Return the first damping, and a solution of zeros."""
         return ScaleByNewtonCGState(
             damping=scalar(self.damping),
@@ -175,16 +175,7 @@ class scale_by_newton_cg(ArrayRule):
             ),
         )
 
-    def prepare(
-        self,
-        updates: Updates,
-        state: ScaleByNewtonCGState,
-        params: Params,
-        *,
-        value_fn: Any,
-        value: Any = None,
-        **extra: Any,
-    ) -> tuple[ScaleByNewtonCGState, PerLeaf, PerLeaf]:
+    def prepare(self, updates, state, params, *, value_fn, value=None, **extra):
         """Return the state, and of each leaf the step and the solution to start from next."""
         self._check_extra(value, value_fn)
         gs, treedef = jax.tree.flatten(updates)
@@ -199,9 +190,9 @@ class scale_by_newton_cg(ArrayRule):
         if self.product.draws:
             next_key, key = jax.random.split(state.key)
 
-        def step(gs: list[Any], ps: list[Any], xs: list[Any], state: Any, key: Any) -> _NewtonStep:
+        def step(gs: list[Any], ps: list[Any], xs: list[Any], state: Any, key: Any) -> _Step:
             return self._step(
-                _NewtonBatch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key
+                _Batch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key
             )
 
         wide = [at_least_float32(dtype_of(p)) for p in aligned.leaves]
@@ -213,7 +204,7 @@ class scale_by_newton_cg(ArrayRule):
         state = state._replace(damping=new.damping, key=next_key, info=new.info)
         return state, PerLeaf(new.us), PerLeaf(new.xs)
 
-    def rule(self, g: Array, x: Array, p: Array, u: Array, new_x: Array) -> tuple[Array, Array]:
+    def rule(self, g, x, p, u, new_x):
         """Return the step and the solution."""
         return u, new_x
 
@@ -235,13 +226,13 @@ class scale_by_newton_cg(ArrayRule):
 
     def _step(
         self,
-        batch: "_NewtonBatch",
+        batch: "_Batch",
         gs: list[Any],
         ps: list[Any],
         xs: list[Any],
         damping: Array,
         key: Any,
-    ) -> _NewtonStep:
+    ) -> _Step:
         # A power of 2 by which gradients are divided, so that no square leaves their range.
         largest = jnp.max(jnp.stack([scalar(jnp.max(jnp.abs(g), initial=0)) for g in gs]))
         size = lax.stop_gradient(largest)
@@ -266,11 +257,11 @@ class scale_by_newton_cg(ArrayRule):
         us = [jnp.where(is_known, jnp.where(accepted, v, 0), g) for v, g in zip(d, gs, strict=True)]
         goes_on = is_known & jnp.isfinite(x_squared)
         info = NewtonCGInfo(ratio, products, solved.is_convex, accepted)
-        return _NewtonStep(damping, info, us, [jnp.where(goes_on, v, 0) for v in d])
+        return _Step(damping, info, us, [jnp.where(goes_on, v, 0) for v in d])
 
     def _solved(
         self,
-        batch: "_NewtonBatch",
+        batch: "_Batch",
         b: list[Any],
         ps: list[Any],
         xs: list[Any],
@@ -300,13 +291,14 @@ class scale_by_newton_cg(ArrayRule):
         return solved, solved.steps + more
 
     def _trusted(
-        self, batch: "_NewtonBatch", ps: list[Any], d: list[Any], predicted: Array, damping: Array
+        self, batch: "_Batch", ps: list[Any], d: list[Any], predicted: Array, damping: Array
     ) -> tuple[Array, Array, Array]:
         """Return the damping of the next step, the ratio, and whether the step is taken."""
         value = self.product.averaged(as_loss(self, batch.value))
         new = batch.loss([p - v for p, v in zip(ps, d, strict=True)])
         actual = value - new
         ratio = over(actual, predicted)
+        ratio = jnp.where(jnp.isnan(ratio), 0, ratio)  # nothing is known of this step
         kind = dtype_of(batch.value)
         eps = jnp.finfo(kind if jnp.issubdtype(kind, jnp.floating) else value.dtype).eps
         is_hidden = (jnp.abs(predicted) <= ROUNDINGS * float(eps) * jnp.abs(value)) & (
@@ -321,7 +313,7 @@ class scale_by_newton_cg(ArrayRule):
         return jnp.where(is_hidden, damping, other), ratio, accepted
 
 
-class _NewtonBatch(NamedTuple):
+class _Batch(NamedTuple):
     """The loss of a batch as a function of the leaves that have a gradient."""
 
     part: scale_by_newton_cg
@@ -333,7 +325,7 @@ class _NewtonBatch(NamedTuple):
 
     def inner(self, xs: list[Any], ys: list[Any]) -> Array:
         """Return an inner product, over all devices where leaves are shards."""
-        return tree_sums(_newton_cg_product, self.updates, [xs, ys])[0]
+        return tree_sums(_product, self.updates, [xs, ys])[0]
 
     def seen(self, ps: list[Any]) -> Seen:
         """Return how functions of the parameters see the leaves."""
@@ -353,5 +345,5 @@ class _NewtonBatch(NamedTuple):
         return product.averaged(as_loss(self.part, loss(place)))
 
 
-def _newton_cg_product(x: Array, y: Array) -> tuple[Scalar]:
+def _product(x: Array, y: Array) -> tuple[Scalar]:
     return (x * y,)

@@ -11,13 +11,8 @@ from gradxform.leaves import leaves_of
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import key_or_seed, live_key
-from gradxform.types import Array, Key, NonNegative, Params, Scalar, Updates
+from gradxform.types import Array, Key, NonNegative
 from gradxform.values.fields import set_fields
-
-__all__ = [
-    "add_noise",
-    "AddNoiseState",
-]
 
 
 class AddNoiseState(NamedTuple):
@@ -61,13 +56,11 @@ class add_noise(ArrayRule):
     def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: Key | None = None):
         set_fields(self, eta=eta, gamma=gamma, key=key_or_seed(self, key, seed))
 
-    def init(self, params: Params) -> AddNoiseState:
+    def init(self, params):
         """Return a count of 0 and the key."""
         return AddNoiseState(count=zero_count(), rng_key=live_key(self.key))
 
-    def prepare(
-        self, updates: Updates, state: AddNoiseState, params: Params | None
-    ) -> tuple[AddNoiseState, Array, PerLeaf]:
+    def prepare(self, updates, state, params):
         """Return the advanced state, the standard deviation, and a key for every leaf."""
         count = safe_increment(state.count)
         deviation = jnp.sqrt(self.eta * scalar(count) ** -self.gamma)
@@ -76,6 +69,6 @@ class add_noise(ArrayRule):
         state = state._replace(count=count, rng_key=rng_key)
         return state, deviation, PerLeaf(list(keys))
 
-    def rule(self, g: Array, p: Array | None, deviation: Scalar, key: Array) -> Array:
+    def rule(self, g, p, deviation, key):
         """Return the update plus noise."""
         return g + deviation * jax.random.normal(key, g.shape, g.dtype)

@@ -8,12 +8,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import plus, shrinking, within
 from gradxform.slots import zero_scalars_like
 from gradxform.transforms.matrices.array_norms import array_norm
-from gradxform.types import Array, AtLeastOne, NonNegative, NonNegativeSlot, Params, Scalar
-
-__all__ = [
-    "limit_norm_growth",
-    "LimitNormGrowthState",
-]
+from gradxform.types import Array, AtLeastOne, NonNegative, NonNegativeSlot, Scalar
 
 
 class LimitNormGrowthState(NamedTuple):
@@ -64,11 +59,11 @@ class limit_norm_growth(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> LimitNormGrowthState:
+    def init(self, params):
         """Return norms that are not known yet."""
         return LimitNormGrowthState(zero_scalars_like(params))
 
-    def rule(self, g: Array, last: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, last, p):
         """Return the update and its norm."""
         factor, last = growth_limit(array_norm(g), last, self.growth, self.eps)
         return factor * g, last

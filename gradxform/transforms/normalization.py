@@ -6,24 +6,15 @@ from dataclasses import field
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.engine import global_norm
+from gradxform.base import ArrayRule, transform
+from gradxform.engine import global_norm, tree_sums
 from gradxform.errors import name_of
 from gradxform.numerics import not_zero, over, plus, scalar, taming
 from gradxform.numerics.roots import root
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.together import ScaledTogether
-from gradxform.transforms.tree_rules import columns_of, tree_sums
-from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
-
-__all__ = [
-    "centralize",
-    "normalize",
-    "normalize_adaptively",
-    "normalize_by_block_norm",
-    "normalize_by_block_std",
-    "normalize_by_update_norm",
-]
+from gradxform.transforms.tree_rules import columns_of
+from gradxform.types import Array, Finite, NonNegative, Positive, Scalar, Size
 
 
 @transform
@@ -47,7 +38,7 @@ class centralize(ArrayRule):
     Networks, 2020, equation (1).
     """
 
-    axis: int | None = field(default=None, kw_only=True)
+    axis: Size | None = field(default=None, kw_only=True)
 
     sees_pieces = True
     handles_complex = True
@@ -57,7 +48,7 @@ class centralize(ArrayRule):
         """How far the rule looks: at a row if the outputs are rows."""
         return "array" if self.axis else "row"
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the centralized update."""
         if g.ndim < 2 or not g.size:
             return g
@@ -92,9 +83,7 @@ class normalize(ScaledTogether):
     2021, equation (2) with p = 2.
     """
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params | None
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
         return state, over(scalar(1.0), scalar(global_norm(updates)), 0)
 
@@ -123,22 +112,18 @@ class normalize_adaptively(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params):
         """Return 1 / |t g|."""
-        (square,) = tree_sums(
-            _square_for_normalization, updates, columns_of(self, updates, state, params), self.eta
-        )
+        (square,) = tree_sums(_square, updates, columns_of(self, updates, state, params), self.eta)
         return state, over(scalar(1.0), root(square), 0)
 
-    def rule(self, g: Array, p: Array, factor: Scalar) -> Array:
+    def rule(self, g, p, factor):
         """Return the stretched update."""
         t = jnp.abs(p) + self.eta
         return t * (factor * (t * g))
 
 
-def _square_for_normalization(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
+def _square(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
     return (jnp.square((jnp.abs(p) + eta) * g),)
 
 
@@ -158,9 +143,7 @@ class normalize_by_update_norm(ScaledTogether):
     scale_factor: Finite = 1.0
     eps: NonNegative = 1e-6
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params | None
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
         norm = scalar(global_norm(updates))
         eps = not_zero(self.eps, norm.dtype, 0.5)
@@ -190,7 +173,7 @@ class normalize_by_block_norm(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the scaled update."""
         return (self.scale_factor / jnp.maximum(array_norm(g), self.min_norm)) * g
 
@@ -221,7 +204,7 @@ class normalize_by_block_std(ArrayRule):
     locality = "array"
     sees_pieces = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the divided update."""
         return over_std(g, self.eps)
 

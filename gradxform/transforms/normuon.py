@@ -5,20 +5,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import transform
+from gradxform.base import slots_with, transform
 from gradxform.numerics import safe_increment
 from gradxform.numerics.roots import norm, over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.muon import weights_of
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
-from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params, Scalar, Slot
-
-__all__ = [
-    "scale_by_adamuon",
-    "scale_by_normuon",
-    "DebiasedMuonMomentsState",
-    "MuonMomentsState",
-]
+from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Scalar, Slot
 
 
 class MuonMomentsState(NamedTuple):
@@ -28,14 +21,7 @@ class MuonMomentsState(NamedTuple):
     # (B, outputs) for NorMuon, (B, inputs, outputs) for AdaMuon, of each parameter's B matrices, at
     # least float32; the average v of the squares
     nu: MatrixSlot
-
-
-class DebiasedMuonMomentsState(NamedTuple):
-    """State of `scale_by_normuon` and `scale_by_adamuon` with `debias`."""
-
-    count: Array  # int32 scalar; the number of updates so far
-    mu: Slot  # as in `MuonMomentsState`
-    nu: MatrixSlot  # as in `MuonMomentsState`
+    count: Array | None = None  # int32 scalar; the number of updates so far; None without debias
 
 
 class _DebiasingNorMuon(Orthogonalizing):
@@ -43,25 +29,19 @@ class _DebiasingNorMuon(Orthogonalizing):
 
     debias: bool
 
+    State = MuonMomentsState
+    unused_slots = slots_with(count="debias")
     averages_of = (("mu", "g"),)
 
-    @property
-    def State(self) -> Any:
-        """The class of the state: `debias` needs a count."""
-        return DebiasedMuonMomentsState if self.debias else MuonMomentsState
-
-    def _first_state(self, **slots: Any) -> Any:
-        return self.State(**({"count": zero_count()} if self.debias else {}), **slots)
-
-    def prepare(self, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state and, with debias, the weights of the average and the gradient."""
-        if not self.debias:
+        if state.count is None:
             return (state,)
         count = safe_increment(state.count)
         return state._replace(count=count), *weights_of(self, count)
 
 
-def _normuon_nesterov_direction(
+def _nesterov_direction(
     rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]
 ) -> tuple[Array, Array]:
     m = rule.beta * m + (1 - rule.beta) * g
@@ -123,18 +103,19 @@ class scale_by_normuon(_DebiasingNorMuon):
 
     oriented = True
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return averages of zeros."""
-        return self._first_state(
+        return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
+            count=zero_count() if self.debias else None,
             nu=self.matrix_slots(params, lambda b, n, k, dtype: jnp.zeros((b, k), dtype)),
         )
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        return _normuon_nesterov_direction(self, g, m, weights)
+        return _nesterov_direction(self, g, m, weights)
 
-    def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
+    def rule(self, a, v, *_):
         """Return the update of a batch of matrices, and the average of the squares."""
         o = self.orthogonal(a)
         n, k = o.shape[-2:]
@@ -197,19 +178,20 @@ class scale_by_adamuon(_DebiasingNorMuon):
     debias: bool = field(default=False, kw_only=True)
     rms: NonNegative = field(default=0.2, kw_only=True)
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return averages of zeros."""
-        return self._first_state(
+        return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
+            count=zero_count() if self.debias else None,
             nu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
         )
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        a, m = _normuon_nesterov_direction(self, g, m, weights)
+        a, m = _nesterov_direction(self, g, m, weights)
         return jnp.sign(a) if self.signs else a, m
 
-    def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
+    def rule(self, a, v, *_):
         """Return the update of a batch of matrices, and the average of the squares."""
         o = self.orthogonal(a)
         v = self.beta2 * v + (1 - self.beta2) * o * o

@@ -19,12 +19,7 @@ from gradxform.transforms.matrices.dimensions import (
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
-from gradxform.types import Array, DType, NonNegative, Params, Scalar, Size, StaticTree
-
-__all__ = [
-    "orthogonalize_updates",
-    "scale_by_fans",
-]
+from gradxform.types import Array, DType, NonNegative, Scalar, Size, StaticTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -100,12 +95,12 @@ class orthogonalize_updates(Orthogonalizing):
 
     State = EmptyState
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return an empty state."""
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
 
-    def rule(self, g: Array) -> Array:
+    def rule(self, g):
         """Return matrices with the same singular vectors, and singular values near 1."""
         return self.orthogonal(g)
 

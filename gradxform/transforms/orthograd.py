@@ -6,11 +6,6 @@ from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import over, taming
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms
-from gradxform.types import Array
-
-__all__ = [
-    "orthograd",
-]
 
 
 @transform
@@ -38,7 +33,7 @@ class orthograd(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def rule(self, g: Array, p: Array) -> Array:
+    def rule(self, g, p):
         """Return the gradient at right angles to the parameter."""
         # In a range where the sums of squares are finite.
         tame = taming(engine.array_max(jnp.abs(g)))

@@ -1,6 +1,6 @@
 """A factor that falls when the loss stops improving."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,15 +15,9 @@ from gradxform.types import (
     Fraction,
     NonNegative,
     NonNegativeInt,
-    Params,
     PositiveInt,
     UnitInterval,
 )
-
-__all__ = [
-    "reduce_on_plateau",
-    "ReduceLROnPlateauState",
-]
 
 
 class ReduceLROnPlateauState(NamedTuple):
@@ -94,7 +88,7 @@ class reduce_on_plateau(ArrayRule):
                 "an improvement."
             )
 
-    def init(self, params: Params) -> ReduceLROnPlateauState:
+    def init(self, params):
         """Return a factor of 1, before any value."""
         return ReduceLROnPlateauState(
             scale=scalar(1.0),
@@ -105,9 +99,7 @@ class reduce_on_plateau(ArrayRule):
             avg_value=jnp.zeros((), scalar_dtype()),
         )
 
-    def prepare(
-        self, updates: None, state: ReduceLROnPlateauState, params: Params | None, *, value: Any
-    ) -> tuple[ReduceLROnPlateauState, Array]:
+    def prepare(self, updates, state, params, *, value):
         """Return the state after one more value, and the factor."""
         count = safe_increment(state.count)
         before, now = scalar(state.count), scalar(count)
@@ -145,6 +137,6 @@ class reduce_on_plateau(ArrayRule):
             avg_value=jnp.zeros_like(mean),
         )
 
-    def rule(self, g: Array, p: Array | None, scale: Array) -> Array:
+    def rule(self, g, p, scale):
         """Return the scaled update."""
         return scale * g

@@ -1,23 +1,15 @@
 """Positive-negative momentum: the difference of two averages of alternating gradients."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, state_with, transform
+from gradxform.base import ArrayRule, slots_with, transform
 from gradxform.numerics import abs_sq
 from gradxform.numerics.roots import over_root
-from gradxform.transforms.adam import AdamMoments
+from gradxform.transforms.adam import AdamMoments, with_largest
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Scalar, Slot
-
-__all__ = [
-    "scale_by_adapnm",
-    "scale_by_pnm",
-    "ScaleByAdapnmState",
-    "ScaleByAdapnmWithMaxState",
-    "ScaleByPnmState",
-]
 
 
 class ScaleByPnmState(NamedTuple):
@@ -29,11 +21,13 @@ class ScaleByPnmState(NamedTuple):
 
 def positive_negative(
     g: Array, older: Array, newer: Array, b1: Scalar, b0: Scalar
-) -> tuple[Array, Array]:
-    """Return the momentum, and the average whose turn it is."""
+) -> tuple[Array, Array, Array]:
+    """Return the momentum, the average that waits, and the one whose turn it was."""
     a = b1**2 * older + (1 - b1**2) * g
     size = ((1 + b0) ** 2 + b0**2) ** 0.5
-    return ((1 + b0) / size) * a - (b0 / size) * newer, a
+    u = ((1 + b0) / size) * a - (b0 / size) * newer
+    # The two change places. XLA copies what it is told to move as it is; a choice joins the pass.
+    return u, jnp.where(g == g, newer, g), a
 
 
 @transform
@@ -65,31 +59,19 @@ class scale_by_pnm(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(
-        self, g: Array, older: Array, newer: Array, p: Array | None
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, older, newer, p):
         """Return the momentum, and the averages in their new order."""
-        u, a = positive_negative(g, older, newer, self.b1, self.b0)
-        return u, newer, a
+        return positive_negative(g, older, newer, self.b1, self.b0)
 
 
 class ScaleByAdapnmState(NamedTuple):
-    """State of `scale_by_adapnm` without its maximum."""
+    """State of `scale_by_adapnm`."""
 
     count: Array  # int32 scalar; the number of updates so far
     older: Slot  # like params, at least float32; the average that takes the next gradient
     newer: Slot  # like params, at least float32; the average that took the last one
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
-
-
-class ScaleByAdapnmWithMaxState(NamedTuple):
-    """State of `scale_by_adapnm`."""
-
-    count: Array  # as in `ScaleByAdapnmState`, and so are the next three
-    older: Slot
-    newer: Slot
-    nu: NonNegativeSlot
-    nu_max: NonNegativeSlot  # like params, at least float32; the largest v so far
+    nu_max: NonNegativeSlot = None  # like nu; the largest v so far; with amsgrad
 
 
 @transform
@@ -126,13 +108,13 @@ class scale_by_adapnm(AdamMoments):
     amsgrad: bool = field(default=True, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
-    State = state_with("amsgrad", ScaleByAdapnmState, ScaleByAdapnmWithMaxState)
+    State = ScaleByAdapnmState
+    unused_slots = slots_with(nu_max="amsgrad")
     averages_of = ()
 
-    def rule(self, g: Array, older: Array, newer: Array, v: Array, *rest: Any) -> tuple[Array, ...]:
+    def rule(self, g, older, newer, v, w, p, of_m, of_v):
         """Return the update, the averages in their new order, v and the maximum."""
-        *largest, _, of_m, of_v = rest
-        d, a = positive_negative(g, older, newer, self.b1, self.b0)
+        d, newer, a = positive_negative(g, older, newer, self.b1, self.b0)
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        slots = (newer, a, v, *(jnp.maximum(x, v) for x in largest))
-        return of_m * over_root(d, of_v * slots[-1], self.eps, self.eps_root), *slots
+        below, w = with_largest(v, w)
+        return of_m * over_root(d, of_v * below, self.eps, self.eps_root), newer, a, v, w

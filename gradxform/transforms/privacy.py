@@ -20,7 +20,6 @@ from gradxform.types import (
     Bound,
     Key,
     NonNegative,
-    OptState,
     Params,
     PyTree,
     Scalar,
@@ -119,13 +118,11 @@ class differentially_private_aggregate(Transform):
         if not is_zero(self.noise_multiplier):  # the bound scales the noise
             require_finite(self, "l2_norm_clip")
 
-    def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
+    def init(self, params):
         """Return the key."""
         return DifferentiallyPrivateAggregateState(rng_key=live_key(self.key))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DifferentiallyPrivateAggregateState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the mean of the clipped gradients, with noise."""
         check_state(self, state, DifferentiallyPrivateAggregateState)
         gs, treedef = jax.tree.flatten(updates)

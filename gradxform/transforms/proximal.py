@@ -30,19 +30,8 @@ from gradxform.types import (
     Slot,
 )
 
-__all__ = [
-    "step_by_dual_averaging",
-    "step_by_ftrl",
-    "step_by_proximal_adagrad",
-    "step_by_proximal_gradient",
-    "AdagradDAState",
-    "FtrlState",
-    "ProximalAdagradState",
-    "ProximalGradientState",
-]
 
-
-class _ProximalRule(ArrayRule, abc.ABC):
+class _Rule(ArrayRule, abc.ABC):
     """The base of these rules: a count, and a learning rate that each uses in its own place."""
 
     learning_rate: ScalarOrSchedule
@@ -56,15 +45,15 @@ class _ProximalRule(ArrayRule, abc.ABC):
         return state._replace(count=safe_increment(state.count)), rate
 
 
-def _proximal_shrink(x: Array, threshold: Scalar) -> Array:
+def _shrink(x: Array, threshold: Scalar) -> Array:
     """Move x towards 0 by the threshold, and stop there: soft thresholding."""
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
 
 
-def _proximal_minimizer(w: Array, step: Scalar, l1: Scalar, l2: Scalar) -> Array:
+def _minimizer(w: Array, step: Scalar, l1: Scalar, l2: Scalar) -> Array:
     """Return the minimizer of |x - w|^2 / 2 + step (l1 |x|_1 + l2 |x|^2 / 2)."""
     if not is_zero(l1):
-        w = _proximal_shrink(w, step * l1)
+        w = _shrink(w, step * l1)
     return w / (1 + step * l2)
 
 
@@ -75,7 +64,7 @@ class ProximalGradientState(NamedTuple):
 
 
 @transform
-class step_by_proximal_gradient(_ProximalRule):
+class step_by_proximal_gradient(_Rule):
     """Emit the whole step of proximal gradient descent: down the gradient, then towards 0.
 
     Update rule, with n = 0, 1, ... the number of earlier updates and lr = learning_rate(n):
@@ -101,10 +90,10 @@ class step_by_proximal_gradient(_ProximalRule):
 
     State = ProximalGradientState
 
-    def rule(self, g: Array, p: Array, rate: Scalar) -> Array:
+    def rule(self, g, p, rate):
         """Return the step."""
         w = p - rate * g
-        return _proximal_minimizer(w, rate, self.l1, self.l2) - p
+        return _minimizer(w, rate, self.l1, self.l2) - p
 
 
 class ProximalAdagradState(NamedTuple):
@@ -115,7 +104,7 @@ class ProximalAdagradState(NamedTuple):
 
 
 @transform
-class step_by_proximal_adagrad(_ProximalRule):
+class step_by_proximal_adagrad(_Rule):
     """Emit the whole step of proximal Adagrad: Adagrad's step, then towards 0.
 
     Update rule, from s = initial_accumulator_value and with n = 0, 1, ... the number of earlier
@@ -146,17 +135,17 @@ class step_by_proximal_adagrad(_ProximalRule):
 
     State = ProximalAdagradState
 
-    def init(self, params: Params) -> ProximalAdagradState:
+    def init(self, params):
         """Return a sum of `initial_accumulator_value`."""
         s = full_like(params, self.initial_accumulator_value)
         return ProximalAdagradState(count=zero_count(), sum_of_squares=s)
 
-    def rule(self, g: Array, s: Array, p: Array, rate: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, s, p, rate):
         """Return the step and the sum."""
         s = s + jnp.square(g)
         e = rate / root(s)
         w = p - e * g
-        return _proximal_minimizer(w, e, self.l1, self.l2) - p, s
+        return _minimizer(w, e, self.l1, self.l2) - p, s
 
 
 class AdagradDAState(NamedTuple):
@@ -168,7 +157,7 @@ class AdagradDAState(NamedTuple):
 
 
 @transform
-class step_by_dual_averaging(_ProximalRule):
+class step_by_dual_averaging(_Rule):
     """Emit the whole step of dual averaging: to the minimizer of all gradients so far.
 
     Update rule, from G = 0, Q = initial_accumulator_value and t = 1, 2, ...:
@@ -202,7 +191,7 @@ class step_by_dual_averaging(_ProximalRule):
     State = AdagradDAState
     undoes_moves = True
 
-    def init(self, params: Params) -> AdagradDAState:
+    def init(self, params):
         """Return sums of 0 and of `initial_accumulator_value`."""
         return AdagradDAState(
             count=zero_count(),
@@ -210,27 +199,16 @@ class step_by_dual_averaging(_ProximalRule):
             sum_of_squares=full_like(params, self.initial_accumulator_value),
         )
 
-    def prepare(
-        self, updates: None, state: AdagradDAState, params: Params
-    ) -> tuple[AdagradDAState, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the learning rate, l1 t, and l2 t lr."""
         state, rate = super().prepare(updates, state, params)
         t = scalar(state.count)
         return state, rate, self.l1 * t, (self.l2 * t) * rate
 
-    def rule(
-        self,
-        g: Array,
-        G: Array,
-        Q: Array,
-        p: Array,
-        rate: Scalar,
-        l1_t: Scalar,
-        l2_t_rate: Scalar,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, G, Q, p, rate, l1_t, l2_t_rate):
         """Return the step and the sums."""
         G, Q = G + g, Q + jnp.square(g)
-        shrunk = G if is_zero(self.l1) else _proximal_shrink(G, l1_t)
+        shrunk = G if is_zero(self.l1) else _shrink(G, l1_t)
         return -rate * shrunk / (l2_t_rate + root(Q)) - p, G, Q
 
 
@@ -243,7 +221,7 @@ class FtrlState(NamedTuple):
 
 
 @transform
-class step_by_ftrl(_ProximalRule):
+class step_by_ftrl(_Rule):
     """Emit the whole step of FTRL: follow the regularized leader, with a step size per entry.
 
     Update rule, from n = initial_accumulator_value, z = 0, with k = 0, 1, ... the number of earlier
@@ -292,7 +270,7 @@ class step_by_ftrl(_ProximalRule):
             )
         require_finite(self, "learning_rate")
 
-    def init(self, params: Params) -> FtrlState:
+    def init(self, params):
         """Return a sum of `initial_accumulator_value` and a linear term of 0."""
         return FtrlState(
             count=zero_count(),
@@ -300,7 +278,7 @@ class step_by_ftrl(_ProximalRule):
             linear=zeros_like(params),
         )
 
-    def prepare(self, updates: None, state: FtrlState, params: Params) -> tuple[FtrlState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and 1 / lr."""
         state, rate = super().prepare(updates, state, params)
         return state, 1 / rate
@@ -314,9 +292,7 @@ class step_by_ftrl(_ProximalRule):
         is_empty, at_zero = n == 0, jnp.where(power == 0, 1, 0)
         return jnp.where(is_empty, cast(at_zero, n.dtype), jnp.where(is_empty, 1, n) ** -power)
 
-    def rule(
-        self, g: Array, n: Array, z: Array, p: Array, inverse_rate: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, n, z, p, inverse_rate):
         """Return the step, the sum and the linear term."""
         g = bounded_square(g)
         new_n = saturated(n + jnp.square(g))

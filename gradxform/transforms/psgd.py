@@ -30,24 +30,17 @@ from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,
-    Bound,
     Decay,
     DType,
+    FixedBound,
     Key,
     MatrixSlot,
     NonNegative,
-    Params,
     Positive,
-    Scalar,
     ScalarOrSchedule,
     Size,
     StaticTree,
 )
-
-__all__ = [
-    "scale_by_psgd_kron",
-    "PsgdKronState",
-]
 
 # The factors learn most at the start, and every update of them costs some products.
 UPDATE_PROBABILITY = exponential_decay(1.0, 1000, math.exp(-1), 500, end_value=0.03)
@@ -128,7 +121,7 @@ class scale_by_psgd_kron(MatrixRule):
     b1: Decay = 0.9
     preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY
     max_size_triangular: Size = 8192
-    max_skew_triangular: Bound = math.inf
+    max_skew_triangular: FixedBound = math.inf
     memory_save_mode: str | None = None
     momentum_into_precond_update: bool = True
     precond_lr: NonNegative = 0.1
@@ -149,7 +142,7 @@ class scale_by_psgd_kron(MatrixRule):
         check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
-    def init(self, params: Params) -> PsgdKronState:
+    def init(self, params):
         """Return averages of zeros, and multiples of the identity as factors."""
 
         def factor(of_rows: bool) -> Any:
@@ -177,7 +170,7 @@ class scale_by_psgd_kron(MatrixRule):
         too_long = d > self.max_size_triangular or d > self.max_skew_triangular * other
         return d == 1 or too_long or by_mode[self.memory_save_mode]
 
-    def prepare(self, state: PsgdKronState, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state, the bias correction, whether to fit, and the key of the step."""
         count = safe_increment(state.count)
         key = jax.random.fold_in(live_key(self.key), state.count)
@@ -193,16 +186,7 @@ class scale_by_psgd_kron(MatrixRule):
         state = state._replace(count=count, accumulated=accumulated)
         return state, bias_correction(self.b1, count), fits, jax.random.key_data(key)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        left: Array,
-        right: Array,
-        debias: Scalar,
-        fits: Array,
-        key: Array,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, left, right, debias, fits, key):
         """Return the preconditioned average, and the new state of every matrix."""
         if not g.size:  # the largest of no entries is undefined
             return g, m, left, right
@@ -235,7 +219,7 @@ class scale_by_psgd_kron(MatrixRule):
 
         v = cast(jax.vmap(draw)(engine.matrix_numbers(count)), g.dtype)
         a = _psgd_from_left(left, _psgd_from_right(g, right))
-        b = _psgd_solved(left, right, v)
+        b = _solved(left, right, v)
         # Only the ratio of the two counts.
         largest = jnp.maximum(largest_entry(a), largest_entry(b))
         is_seen = jnp.all(jnp.isfinite(a) & jnp.isfinite(b), axis=(-2, -1), keepdims=True)
@@ -244,7 +228,7 @@ class scale_by_psgd_kron(MatrixRule):
         at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
         new_left = self._stepped(left, a, at, b, bt, is_seen)
         new_right = self._stepped(right, at, a, bt, b, is_seen)
-        return _balanced_psgd_factors(new_left, new_right)
+        return _balanced_factors(new_left, new_right)
 
     def _stepped(self, q: Array, a: Array, at: Array, b: Array, bt: Array, is_seen: Array) -> Array:
         if q.ndim == 2:
@@ -253,7 +237,7 @@ class scale_by_psgd_kron(MatrixRule):
             new = q - self.precond_lr * over(one - two, norm) * q
             return jnp.where(is_seen[..., 0], new, q)
         one, two = linalg.matmul(a, at), linalg.matmul(b, bt)
-        step = over(jnp.triu(one - two), _psgd_norm_bound(one + two))
+        step = over(jnp.triu(one - two), _norm_bound(one + two))
         return jnp.where(is_seen, q - self.precond_lr * linalg.matmul(step, q), q)
 
 
@@ -275,36 +259,36 @@ def _psgd_from_right(
     return product(x, q if turned else jnp.swapaxes(q, -1, -2))
 
 
-def _psgd_solved(left: Array, right: Array, v: Array) -> Array:
+def _solved(left: Array, right: Array, v: Array) -> Array:
     """Return Q_l^-T v Q_r^-1."""
     if left.ndim == 2:
         v = v / left[..., :, None]
     else:
-        v = linalg.one_by_one(_psgd_left_solved, left, v)
+        v = linalg.one_by_one(_left_solved, left, v)
     if right.ndim == 2:
         return v / right[..., None, :]
     return linalg.one_by_one(lax.linalg.triangular_solve, right, v)
 
 
-def _psgd_left_solved(q: Array, v: Array) -> Array:
+def _left_solved(q: Array, v: Array) -> Array:
     return lax.linalg.triangular_solve(q, v, left_side=True, transpose_a=True)
 
 
-def _balanced_psgd_factors(left: Array, right: Array) -> tuple[Array, Array]:
+def _balanced_factors(left: Array, right: Array) -> tuple[Array, Array]:
     """Return both factors with the same largest entry; their product stays."""
 
     def largest(q: Array) -> Array:
         return jnp.max(jnp.abs(q), axis=tuple(range(1, q.ndim)))
 
     ratio = jnp.sqrt(largest(right)) / jnp.sqrt(largest(left))
-    return left * _beside_psgd_factor(ratio, left), right / _beside_psgd_factor(ratio, right)
+    return left * _beside_factor(ratio, left), right / _beside_factor(ratio, right)
 
 
-def _beside_psgd_factor(x: Array, like: Array) -> Array:
+def _beside_factor(x: Array, like: Array) -> Array:
     return x.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _psgd_norm_bound(a: Array) -> Array:
+def _norm_bound(a: Array) -> Array:
     """Return a lower bound of the spectral norm of symmetric matrices, (..., 1, 1).
 
     The length of A x for x = A r, normalized, with r the row of the largest norm: in practice

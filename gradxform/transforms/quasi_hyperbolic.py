@@ -7,13 +7,7 @@ from gradxform.numerics import abs_sq
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
 from gradxform.transforms.adam import AdamMoments
-from gradxform.types import Array, Decay, DType, NonNegative, Scalar, Slot, UnitInterval
-
-__all__ = [
-    "scale_by_qhadam",
-    "scale_by_qhm",
-    "ScaleByQhmState",
-]
+from gradxform.types import Decay, DType, NonNegative, Slot, UnitInterval
 
 
 class ScaleByQhmState(NamedTuple):
@@ -53,7 +47,7 @@ class scale_by_qhm(ArrayRule):
     averages_of = (("mu", "g"),)
     handles_complex = True
 
-    def rule(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, m, p):
         """Return the update and the average."""
         m = self.b1 * m + (1 - self.b1) * g
         return self.nu * m + (1 - self.nu) * g, m
@@ -91,9 +85,7 @@ class scale_by_qhadam(AdamMoments):
     eps: NonNegative = 1e-8
     mu_dtype: DType = None
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m, of_v):
         """Return the update and the moments."""
         g = bounded_square(g)  # an infinite square times 1 - nu2 = 0 is not a number
         m, v = self.moments(g, m, v)

@@ -15,11 +15,6 @@ from gradxform.numerics.roots import over_root
 from gradxform.transforms.tree_rules import zero_sums
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, PyTree, Size
 
-__all__ = [
-    "scale_by_rows_and_columns",
-    "ScaleByRowsAndColumnsState",
-]
-
 
 class ScaleByRowsAndColumnsState(NamedTuple):
     """State of `scale_by_rows_and_columns`."""
@@ -67,12 +62,12 @@ class scale_by_rows_and_columns(ArrayRule):
     def __post_init__(self) -> None:
         require_non_negative(self, "iterations")
 
-    def init(self, params: Params) -> ScaleByRowsAndColumnsState:
+    def init(self, params):
         """Return averages of 0 and of 1."""
         s, q = sums_of_rows_and_columns(params)
         return ScaleByRowsAndColumnsState(s, jax.tree.map(lambda x: x + 1, q))
 
-    def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
+    def rule(self, g, s, q, p):
         """Return the update and the averages."""
         if not g.size:
             return g, s, q
@@ -86,10 +81,10 @@ class scale_by_rows_and_columns(ArrayRule):
         b, a = engine.array_sums((square, rows), (square, columns), keepdims=True)
         b = b / n
         if self.iterations:
-            a = _racs_quotient(b, square, columns)
+            a = _quotient(b, square, columns)
             for _ in range(self.iterations - 1):
-                b = _racs_quotient(a, square, rows)
-                a = _racs_quotient(b, square, columns)
+                b = _quotient(a, square, rows)
+                a = _quotient(b, square, columns)
         else:
             a = largest * (largest * (a / k))
         b = largest * (largest * b)
@@ -110,7 +105,7 @@ def sums_of_rows_and_columns(params: Params) -> tuple[PyTree, PyTree]:
     return zero_sums(params, over_rows), zero_sums(params, over_columns)
 
 
-def _racs_quotient(x: Array, square: Array, axes: tuple[int, ...]) -> Array:
+def _quotient(x: Array, square: Array, axes: tuple[int, ...]) -> Array:
     """Return (sum of x square) / (sum of x^2) over some axes; 0 where x is."""
     top, below = engine.array_sums((x * square, axes), (x * x, axes), keepdims=True)
     return over(top, below, 0)

@@ -18,17 +18,9 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeSlot,
-    Params,
     Positive,
-    Scalar,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "scale_by_ranger21",
-    "ScaleByRanger21State",
-]
 
 
 class ScaleByRanger21State(NamedTuple):
@@ -89,23 +81,19 @@ class scale_by_ranger21(ArrayRule):
     sees_pieces = True
     needs_params = True
 
-    def prepare(
-        self, updates: Updates, state: ScaleByRanger21State, params: Params
-    ) -> tuple[ScaleByRanger21State, Scalar, Scalar, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the factors of the momentum and of v, and 1 / V."""
         leaves = columns_of(self, updates, state, params)
         state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
         mean, entries = mean_moment(updates, leaves[0], leaves[3], self.b2, of_v)
         return state, of_m, of_v, 1 / jnp.sqrt(mean + 1 / entries)
 
-    def rule(
-        self, g: Array, older: Array, newer: Array, v: Array, w: Array, p: Array, *scalars: Scalar
-    ) -> tuple[Array, ...]:
+    def rule(self, g, older, newer, v, w, p, *scalars):
         """Return the update, the averages in their new order, v and the maximum."""
         of_m, of_v, stability = scalars
         g = bounded_square(g)
         h = over_std(g, self.eps) if self.renormalize else g
-        d, a = positive_negative(h, older, newer, self.b1, self.b0)
+        d, newer, a = positive_negative(h, older, newer, self.b1, self.b0)
         v = self.b2 * v + (1 - self.b2) * jnp.square(g)
         w = jnp.maximum(w, v)
         s = plus(root(of_v * w), self.eps)

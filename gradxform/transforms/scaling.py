@@ -14,12 +14,9 @@ from gradxform.types import (
     Array,
     Finite,
     NonNegativeOrSchedule,
-    Params,
     PyTree,
-    Scalar,
     Schedule,
     StaticMask,
-    Updates,
 )
 
 __all__ = [
@@ -81,12 +78,12 @@ class scale(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the scaled update."""
         return times(self.step_size, g)
 
 
-class _ScheduledScaling(ArrayRule):
+class _Scheduled(ArrayRule):
     """Base of the rules that scale by a number or a schedule: the count, and the factor."""
 
     factor: ClassVar[str]  # the name of the field with the number or schedule
@@ -100,23 +97,18 @@ class _ScheduledScaling(ArrayRule):
         """The class of the state: a schedule needs a count."""
         return ScaleByScheduleState if callable(getattr(self, self.factor)) else EmptyState
 
-    def prepare(
-        self,
-        updates: Updates | None,
-        state: ScaleByScheduleState | EmptyState,
-        params: Params | None,
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the state and, for a schedule, this step's value."""
         return counted_field(self, getattr(self, self.factor), state, ScaleByScheduleState)
 
-    def rule(self, g: Array, p: Array | None, scheduled: Scalar | None = None) -> Array:
+    def rule(self, g, p, scheduled=None):
         """Return the scaled update."""
         factor = getattr(self, self.factor) if scheduled is None else scheduled
         return times(-factor if self.flip_sign else factor, g)
 
 
 @transform
-class scale_by_schedule(_ScheduledScaling):
+class scale_by_schedule(_Scheduled):
     """Multiply every update by a schedule's value.
 
     Update rule, with n = 0, 1, ... the number of earlier updates: u = step_size_fn(n) g.
@@ -131,7 +123,7 @@ class scale_by_schedule(_ScheduledScaling):
 
 
 @transform
-class scale_by_learning_rate(_ScheduledScaling):
+class scale_by_learning_rate(_Scheduled):
     """Multiply every update by the negative learning rate.
 
     Update rule, with n = 0, 1, ... the number of earlier updates: u = -lr(n) g.
@@ -202,7 +194,7 @@ class add_decayed_weights(ArrayRule):
     def _inner_state(self) -> Any:
         return WeightDecaySchedule if callable(self.weight_decay) else EmptyState
 
-    def init(self, params: Params) -> WeightDecaySchedule | EmptyState | MaskedState:
+    def init(self, params):
         """Return a count of 0 for a schedule, inside a MaskedState if there is a mask."""
         inner = start_of_field(self._inner_state)
         masks.check_patterns(self, self.mask, params)
@@ -210,10 +202,10 @@ class add_decayed_weights(ArrayRule):
 
     def prepare(
         self,
-        updates: Updates | None,
-        state: Any,  # the class of `State`
-        params: Params | None,
-    ) -> tuple[Any, ...]:
+        updates,
+        state,  # the class of `State`
+        params,
+    ):
         """Return the state and, for a schedule, this step's decay."""
         inner = state if self.mask is None else state.inner_state
         inner, *scheduled = counted_field(self, self.weight_decay, inner, WeightDecaySchedule)
@@ -223,7 +215,7 @@ class add_decayed_weights(ArrayRule):
         """Return the leaves that the mask selects."""
         return None if self.mask is None else masks.resolve(self, self.mask, tree)
 
-    def rule(self, g: Array, p: Array, scheduled: Scalar | None = None) -> Array:
+    def rule(self, g, p, scheduled=None):
         """Return the update plus the decay."""
         weight_decay: Any = self.weight_decay if scheduled is None else scheduled
         # Without decay the parameter need not be read at all.

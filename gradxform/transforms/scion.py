@@ -7,14 +7,10 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import over
-from gradxform.transforms.matrices.array_norms import Whole, arrays_of, whole_norm, wholes_of
+from gradxform.transforms.matrices.array_norms import arrays_of, whole_norm, wholes_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.orthogonal import with_norm
-from gradxform.types import Array, Choice, Params, StaticTree, Updates
-
-__all__ = [
-    "scale_by_lmo",
-]
+from gradxform.types import Array, Choice, StaticTree, Updates
 
 LMO_NORMS = ("sign", "inputs", "outputs", "rms")
 
@@ -58,7 +54,7 @@ class scale_by_lmo(ArrayRule):
         require_one_of(self, "norm", LMO_NORMS)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return an empty state."""
         self.statics(params)
         return EmptyState()
@@ -69,7 +65,7 @@ class scale_by_lmo(ArrayRule):
             return arrays_of(updates)
         return wholes_of(self, self.weight_dimension_numbers, updates)
 
-    def rule(self, g: Array, p: Array | None, whole: Whole) -> Array:
+    def rule(self, g, p, whole):
         """Return the step of norm 1."""
         n, k = whole.sides
         if whole.axes is None:

@@ -1,7 +1,7 @@
 """Rules that keep only the sign of each entry: signSGD, Lion and FOCUS."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -10,15 +10,7 @@ from gradxform.errors import require_one_of
 from gradxform.numerics import count_and_debias
 from gradxform.numerics.roots import sign
 from gradxform.transforms.tree_rules import copied_params
-from gradxform.types import Array, Choice, Decay, DType, NonNegative, Params, Positive, Scalar, Slot
-
-__all__ = [
-    "scale_by_focus",
-    "scale_by_lion",
-    "scale_by_sign",
-    "ScaleByFocusState",
-    "ScaleByLionState",
-]
+from gradxform.types import Array, Choice, Decay, DType, NonNegative, Positive, Slot
 
 
 @transform
@@ -33,7 +25,7 @@ class scale_by_sign(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the sign."""
         return sign(g)
 
@@ -84,11 +76,11 @@ class scale_by_lion(ArrayRule):
     def __post_init__(self) -> None:
         require_one_of(self, "mode", ("hard", "smooth", "refined"))
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count."""
         return count_and_debias(state)
 
-    def rule(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+    def rule(self, g, m, p):
         """Return the direction and the momentum."""
         c = self.b1 * m + (1 - self.b1) * g
         if self.mode == "hard":
@@ -148,18 +140,16 @@ class scale_by_focus(ArrayRule):
     needs_params = True
     follows = ("target",)
 
-    def init(self, params: Params) -> ScaleByFocusState:
+    def init(self, params):
         """Return a momentum of zeros and a copy of the parameters."""
         return first_state_of(self, params, target=copied_params(params))
 
-    def prepare(self, updates: None, state: ScaleByFocusState, params: Params) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and the share of p in q, exactly 1 at first."""
         new, of_p = count_and_debias(state, self.b2)
         return new, jnp.where(new.count == 1, 1, (1 - self.b2) * of_p)
 
-    def rule(
-        self, g: Array, m: Array, q: Array, p: Array, share: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, q, p, share):
         """Return the direction, the momentum and the average."""
         m = self.b1 * m + (1 - self.b1) * g
         away = p - q

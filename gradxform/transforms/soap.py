@@ -13,6 +13,7 @@ from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
 from gradxform.transforms.eigenbases import (
     InEigenbases,
+    are_renewed_in_turns,
     eigenvectors,
     first_bases,
     followed_by,
@@ -20,26 +21,22 @@ from gradxform.transforms.eigenbases import (
     kl_factors,
     kl_followed_by,
     power_iterated,
+    renewed_in_turns,
     sandwich,
     transposed,
+    turns_due,
 )
 from gradxform.types import (
     Array,
     Decay,
     DType,
+    FixedDecay,
     MatrixSlot,
     NonNegative,
-    Params,
     Positive,
-    Scalar,
     Size,
     StaticTree,
 )
-
-__all__ = [
-    "scale_by_soap",
-    "SoapState",
-]
 
 
 class SoapState(NamedTuple):
@@ -78,6 +75,9 @@ class scale_by_soap(InEigenbases):
     Among the matrices of equal sides, those that are i-th modulo `precondition_frequency` are
     renewed at step i: no step waits for all decompositions, and each matrix is decomposed once a
     period. The number of the step decides, so that a resumed run goes on exactly.
+
+    On TPUs, whose compiler takes minutes for an eigendecomposition, bases of sides of more than 256
+    begin with 20 such iterations from the identity, and QR is by panels of columns.
 
     With a `kl_start`, which makes it KL-SOAP, each side is scaled by the other's inverse, for
     matrices whose Kronecker product is nearest to the covariance of the gradient:
@@ -133,8 +133,8 @@ class scale_by_soap(InEigenbases):
     """
 
     b1: Decay = 0.95
-    b2: Decay = 0.95
-    shampoo_beta: Decay | None = None
+    b2: FixedDecay = 0.95
+    shampoo_beta: FixedDecay | None = None
     eps: NonNegative = 1e-8
     precondition_frequency: Size = 10
     max_precond_dim: Size = 10000
@@ -148,7 +148,7 @@ class scale_by_soap(InEigenbases):
 
     State = SoapState
 
-    def init(self, params: Params) -> SoapState:
+    def init(self, params):
         """Return averages and matrices of zeros, and the identity as basis."""
 
         def whole(count: int, m: int, n: int, dtype: Any) -> Array:
@@ -161,7 +161,7 @@ class scale_by_soap(InEigenbases):
             **first_bases(self, params, self.max_precond_dim, self.one_sided, self.kl_start or 0.0),
         )
 
-    def prepare(self, state: SoapState, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state, the number of updates after the first, and the bias corrections."""
         count, of_m, of_v = state.count, scalar(1.0), scalar(1.0)
         if self.correct_bias:
@@ -171,19 +171,7 @@ class scale_by_soap(InEigenbases):
             of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
         return state._replace(count=safe_increment(count)), count, of_m, of_v
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        left: Array,
-        right: Array,
-        q_left: Array,
-        q_right: Array,
-        count: Array,
-        of_m: Scalar,
-        of_v: Scalar,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, v, left, right, q_left, q_right, count, of_m, of_v):
         """Return the step of Adam, turned back, and the new state of every matrix."""
         g = squarable(g, (-2, -1))
         # The first gradient only makes the bases: it must not move in a basis made of itself.
@@ -205,14 +193,17 @@ class scale_by_soap(InEigenbases):
             factors = kl_factors(left, right, q_left, q_right, g)
             left, right = kl_followed_by(left, right, q_left, q_right, g, beta, *factors)
 
+        if are_renewed_in_turns(left, right):
+            turns = turns_due(count, len(g), self.precondition_frequency)
+            new = renewed_in_turns((left, right), (q_left, q_right), (m, v), turns)
+            return u, new[2], new[3], left, right, *new[:2]
+
         def first() -> tuple[Array, ...]:
             return eigenvectors(left), eigenvectors(right), m, v
 
         def later() -> tuple[Array, ...]:
             factors, old = (left, right), (q_left, q_right, m, v)
-            return engine.renewed(
-                _renewed_soap_bases, factors, old, count, self.precondition_frequency
-            )
+            return engine.renewed(_renewed_bases, factors, old, count, self.precondition_frequency)
 
         if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
@@ -221,7 +212,7 @@ class scale_by_soap(InEigenbases):
         return u, m, v, left, right, q_left, q_right
 
 
-def _renewed_soap_bases(
+def _renewed_bases(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""

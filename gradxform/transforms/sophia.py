@@ -11,7 +11,7 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
-from gradxform.engine import PerLeaf
+from gradxform.engine import Columns, PerLeaf, tree_sums
 from gradxform.errors import must_be
 from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
@@ -26,7 +26,7 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import Columns, columns_of, live_key, tree_sums
+from gradxform.transforms.tree_rules import columns_of, live_key
 from gradxform.types import (
     Array,
     Bound,
@@ -44,13 +44,6 @@ from gradxform.types import (
     Updates,
 )
 
-__all__ = [
-    "hutchinson_estimator_diag_hessian",
-    "scale_by_sophia",
-    "HutchinsonState",
-    "SophiaState",
-]
-
 
 class HutchinsonState(NamedTuple):
     """State of `hutchinson_estimator_diag_hessian`."""
@@ -58,7 +51,7 @@ class HutchinsonState(NamedTuple):
     key: Array  # the PRNG key of the next draw
 
 
-def _sophia_entry_product(h: Array, z: Array, g: Array) -> Array:
+def _entry_product(h: Array, z: Array, g: Array) -> Array:
     """Return h z in the dtype of g."""
     dtype = at_least_float32(dtype_of(h))
     return cast(cast(h, dtype) * cast(z, dtype), dtype_of(g))
@@ -93,22 +86,14 @@ class hutchinson_estimator_diag_hessian(Transform):
     locality = "tree"
     set_by = (("key", "random_seed"),)
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the key."""
         seed = self.random_seed
         # Optax makes a key of this older kind from a seed, here and nowhere else.
         key = jax.random.PRNGKey(seed) if isinstance(seed, int) else live_key(seed)
         return HutchinsonState(key=key)
 
-    def update(
-        self,
-        updates: Updates,
-        state: HutchinsonState,
-        params: Params | None = None,
-        *,
-        obj_fn: Callable[[Params], Array],
-        **extra: Any,
-    ) -> tuple[Updates, HutchinsonState]:
+    def update(self, updates, state, params=None, *, obj_fn, **extra):
         """Return the estimate in place of the updates."""
         require_params(self, params)
         check_state(self, state, HutchinsonState)
@@ -126,7 +111,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         next_key, key = jax.random.split(state.key)
         z = jax.tree.unflatten(params_treedef, random_signs(ps, key))
         hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
-        us = engine.map_rows(_sophia_entry_product, [aligned(hz), aligned(z), gs])
+        us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)
 
 
@@ -139,7 +124,7 @@ class SophiaState(NamedTuple):
     hessian_fn_state: Any  # the state of the estimator
 
 
-def _sophia_curvature_average(h: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Array:
+def _curvature_average(h: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Array:
     """Return b2 h + (1 - b2) D in the dtype of h."""
     dtype = at_least_float32(promote(dtype_of(h), dtype_of(estimate)))
     old = jnp.asarray(b2, dtype) * cast(h, dtype)
@@ -147,7 +132,7 @@ def _sophia_curvature_average(h: Array, estimate: Array, b2: Scalar, one_minus_b
     return cast(old + new, dtype_of(h))
 
 
-def _sophia_direction(
+def _direction(
     g: Array, m: Array, h: Array, b1: Scalar, of_m: Scalar, gamma: Scalar, eps: Scalar
 ) -> tuple[Array, Array]:
     """Return the new average, and the update before it is clipped."""
@@ -155,16 +140,14 @@ def _sophia_direction(
     return m, of_m * m / jnp.maximum(gamma * h, eps)
 
 
-def _is_sophia_not_clipped(
+def _is_not_clipped(
     g: Array, m: Array, h: Array, p: Array, threshold: Scalar, *scalars: Scalar
 ) -> tuple[Array]:
-    _, u = _sophia_direction(g, m, h, *scalars)
+    _, u = _direction(g, m, h, *scalars)
     return (jnp.abs(u) < threshold,)
 
 
-def _sophia_estimate_if_due(
-    is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any
-) -> Any:
+def _estimate_if_due(is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any) -> Any:
     """Return `f(*operands)` if it is due, else the operands."""
     if is_tracer(is_due):
         return lax.cond(is_due, f, lambda *old: old, *operands)
@@ -226,7 +209,7 @@ def curvature_now(
         return new_state, engine.map_rows(average, [hs, ds], part.b2, 1 - part.b2)
 
     is_due = state.count % part.update_interval == 0
-    return _sophia_estimate_if_due(is_due, estimate, state.hessian_fn_state, hs)
+    return _estimate_if_due(is_due, estimate, state.hessian_fn_state, hs)
 
 
 class WithDiagonal(ArrayRule):
@@ -245,7 +228,7 @@ class WithDiagonal(ArrayRule):
         """Return the place of the estimator's state."""
         return [(("hessian_fn_state",), self.hessian_diagonal_fn)]
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return averages of zeros and the estimator's state."""
         return self.State(
             count=zero_count(),
@@ -310,9 +293,7 @@ class scale_by_sophia(WithDiagonal):
 
     State = SophiaState
 
-    def prepare(
-        self, updates: Updates, state: SophiaState, params: Params, **extra: Any
-    ) -> tuple[SophiaState, Scalar, PerLeaf]:
+    def prepare(self, updates, state, params, **extra):
         """Return the advanced state, the factor of m, and the new curvature of each leaf."""
         count = safe_increment(state.count)
         of_m = bias_correction(self.b1, count) if self.debias else scalar(1.0)
@@ -320,19 +301,17 @@ class scale_by_sophia(WithDiagonal):
 
         gs, ms, hs, ps = leaves
         estimator_state, hs = curvature_now(
-            self, updates, state, params, extra, hs, _sophia_curvature_average
+            self, updates, state, params, extra, hs, _curvature_average
         )
         if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
             used = leaves if self.delayed else [gs, ms, hs, ps]
             self._print_win_rate(count, updates, used, of_m, self.clip_threshold)
         return state._replace(count=count, hessian_fn_state=estimator_state), of_m, PerLeaf(hs)
 
-    def rule(
-        self, g: Array, m: Array, h: Array, p: Array, of_m: Scalar, next_h: Array
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, h, p, of_m, next_h):
         """Return the update, the average and the curvature."""
         used = h if self.delayed else next_h
-        m, u = _sophia_direction(g, m, used, self.b1, of_m, self.gamma, self.eps)
+        m, u = _direction(g, m, used, self.b1, of_m, self.gamma, self.eps)
         if self.clip_threshold is not None:
             bound = within(self.clip_threshold, u.dtype)
             u = jnp.clip(u, -bound, bound)
@@ -342,7 +321,7 @@ class scale_by_sophia(WithDiagonal):
         self, count: Array, updates: Updates, leaves: Columns, of_m: Array, threshold: Scalar
     ) -> None:
         scalars = threshold, self.b1, of_m, self.gamma, self.eps
-        (wins,) = tree_sums(_is_sophia_not_clipped, updates, leaves, *scalars)
+        (wins,) = tree_sums(_is_not_clipped, updates, leaves, *scalars)
         rate = wins / max(sum(jnp.size(g) for g in leaves[0]), 1)
         lax.cond(
             count % self.print_win_rate_every_n_steps == 0,

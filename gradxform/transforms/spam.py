@@ -27,22 +27,9 @@ from gradxform.types import (
     NonNegative,
     NonNegativeInt,
     NonNegativeSlot,
-    Params,
     PositiveInt,
-    Scalar,
     UnitInterval,
 )
-
-__all__ = [
-    "adaclip",
-    "adagn",
-    "clip_by_second_moment",
-    "warm_up_after_resets",
-    "AdaClipState",
-    "AdaGNState",
-    "ClipBySecondMomentState",
-    "WarmUpAfterResetsState",
-]
 
 
 class ClipBySecondMomentState(NamedTuple):
@@ -83,15 +70,13 @@ class clip_by_second_moment(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ClipBySecondMomentState, params: Params | None
-    ) -> tuple[ClipBySecondMomentState, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and whether entries are clipped."""
         count = safe_increment(state.count)
         since = count if self.every is None else count % self.every
         return state._replace(count=count), since >= self.start
 
-    def rule(self, g: Array, v: Array, p: Array | None, clips: Array) -> tuple[Array, Array]:
+    def rule(self, g, v, p, clips):
         """Return the clipped update and the average."""
         # Two roots, because their product may be finite where that of the squares is not.
         most = root(v) * jnp.sqrt(jnp.asarray(within(self.threshold, v.dtype), v.dtype))
@@ -133,17 +118,15 @@ class adaclip(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> AdaClipState:
+    def init(self, params):
         """Return averages of 0."""
         return AdaClipState(zero_count(), zero_scalars_like(params))
 
-    def prepare(
-        self, updates: None, state: AdaClipState, params: Params | None
-    ) -> tuple[AdaClipState, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor that debiases the average."""
         return count_and_debias(state, self.theta)
 
-    def rule(self, g: Array, M: Array, p: Array | None, of_M: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, M, p, of_M):
         """Return the clipped update and the average."""
         size = jnp.abs(g)
         G = engine.array_max(size)
@@ -188,20 +171,16 @@ class adagn(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> AdaGNState:
+    def init(self, params):
         """Return averages of 0."""
         zeros = zero_scalars_like(params)
         return AdaGNState(zero_count(), zeros, zero_scalars_like(params))
 
-    def prepare(
-        self, updates: None, state: AdaGNState, params: Params | None
-    ) -> tuple[AdaGNState, Array, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factors that debias both averages."""
         return count_and_debias(state, self.gamma1, self.gamma2)
 
-    def rule(
-        self, g: Array, a: Array, b: Array, p: Array | None, of_a: Scalar, of_b: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, a, b, p, of_a, of_b):
         """Return the update and the averages."""
         g = bounded_square(g)
         # Relative to the largest entry, so that sums of squares neither overflow nor vanish.
@@ -248,9 +227,7 @@ class warm_up_after_resets(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: WarmUpAfterResetsState, params: Params | None
-    ) -> tuple[WarmUpAfterResetsState, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor."""
         t = safe_increment(state.count)
         k = t % self.every
@@ -259,6 +236,6 @@ class warm_up_after_resets(ArrayRule):
         factor = 1 - (1 - self.first) * (1 + jnp.cos(jnp.pi * share)) / 2
         return state._replace(count=t), jnp.where(climbing, factor, 1)
 
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
+    def rule(self, g, p, factor):
         """Return the scaled update."""
         return factor * g

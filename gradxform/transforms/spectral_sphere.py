@@ -17,11 +17,7 @@ from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.transforms.momentum import TraceState
 from gradxform.transforms.muon import polar_express
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Size
-
-__all__ = [
-    "scale_by_spectral_sphere",
-]
+from gradxform.types import Array, Decay, DType, NonNegative, Size
 
 # The first step of the search for a bracket, and how often it doubles.
 _FIRST, _DOUBLINGS = 1e-3, 10
@@ -88,7 +84,7 @@ class scale_by_spectral_sphere(Orthogonalizing):
         super().__post_init__()
         require_non_negative(self, "power_steps", "max_iterations")
 
-    def init(self, params: Params) -> TraceState:
+    def init(self, params):
         """Return an average of zeros."""
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return TraceState(zeros_like(params, self.mu_dtype))
@@ -98,9 +94,9 @@ class scale_by_spectral_sphere(Orthogonalizing):
         m = self.beta * m + (1 - self.beta) * g
         return (self.beta * m + (1 - self.beta) * g if self.nesterov else m, p), m
 
-    def rule(self, a: Array, p: Array) -> Array:
+    def rule(self, a, p):
         """Return the update of a batch of matrices."""
-        a, p = _normalized_for_spectral_sphere(a), _normalized_for_spectral_sphere(p)
+        a, p = _normalized(a), _normalized(p)
         transposed = jnp.swapaxes(p, -1, -2)
         v = jnp.ones_like(p[..., :, :1])
         for _ in range(self.power_steps):
@@ -113,22 +109,16 @@ class scale_by_spectral_sphere(Orthogonalizing):
         def product(l: Array) -> Array:
             return jnp.sum(direction * at(l), axis=(-2, -1))
 
-        return at(
-            _spectral_sphere_zero(
-                product, jnp.zeros_like(a[:, 0, 0]), self.tolerance, self.max_iterations
-            )
-        )
+        return at(_zero(product, jnp.zeros_like(a[:, 0, 0]), self.tolerance, self.max_iterations))
 
 
-def _normalized_for_spectral_sphere(x: Array) -> Array:
+def _normalized(x: Array) -> Array:
     """Return matrices of Frobenius norm 1, also of the largest numbers; zeros stay zeros."""
     largest, share = (jnp.where(part == 0, 1, part) for part in norm_in_parts(x))
     return quotient_by_shared(x, largest) / share
 
 
-def _spectral_sphere_zero(
-    f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: int
-) -> Array:
+def _zero(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: int) -> Array:
     """Return where rising functions are 0, for each entry; 0 for one that stays away from it."""
 
     def at(l: Array) -> Array:  # a place and the value there
@@ -152,7 +142,7 @@ def _spectral_sphere_zero(
 
     carry = jnp.int32(0), step, start, start, start, jnp.abs(start[1]) < tolerance
     *_, low, high, found = lax.while_loop(widens, widen, carry)
-    best = _nearer_spectral_sphere_zero(low, high)
+    best = _nearer_zero(low, high)
 
     def goes_on(carry: Any) -> Any:
         return (carry[0] < most) & ~jnp.all(carry[-1])
@@ -161,7 +151,7 @@ def _spectral_sphere_zero(
         i, low, high, best, done = carry
         middle = 0.5 * (low + high)
         here = at(middle)
-        best = jnp.where(done, best, _nearer_spectral_sphere_zero(here, best))
+        best = jnp.where(done, best, _nearer_zero(here, best))
         # Between neighbouring numbers, further turns would not change anything.
         done |= (jnp.abs(here[1]) <= tolerance) | (middle == low) | (middle == high)
         below = here[1] < 0
@@ -172,6 +162,6 @@ def _spectral_sphere_zero(
     return jnp.where(found, best[0], 0)
 
 
-def _nearer_spectral_sphere_zero(a: Array, b: Array) -> Array:
+def _nearer_zero(a: Array, b: Array) -> Array:
     """Return which of two places, each with the value there, has the value nearer to 0."""
     return jnp.where(jnp.abs(a[1]) < jnp.abs(b[1]), a, b)

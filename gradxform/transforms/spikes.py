@@ -25,21 +25,10 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeInt,
-    Params,
     Range,
     Scalar,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "adagc",
-    "grad_norm_to_clip_to_zero",
-    "zclip",
-    "AdaGCState",
-    "GradNormToClipToZeroState",
-    "ZClipState",
-]
 
 # How many numbers a variance begins with.
 Sample = Annotated[int, Range("at least 2", lambda x: x >= 2)]
@@ -66,7 +55,7 @@ def next_spread(
     return new, var + share * (square - var)
 
 
-def _share_of_spikes(part: Any, count: Array) -> Array:
+def _share(part: Any, count: Array) -> Array:
     """Return which part of the updates were clipped; 0 before the first."""
     return jnp.asarray(part) / jnp.maximum(count, 1)
 
@@ -81,7 +70,7 @@ class ZClipState(NamedTuple):
 
     def metrics(self) -> dict[str, Array]:
         """Return the numbers that `gradxform.metrics` shows."""
-        return self._asdict() | {"clip_fraction": _share_of_spikes(self.total_clipped, self.count)}
+        return self._asdict() | {"clip_fraction": _share(self.total_clipped, self.count)}
 
 
 @transform
@@ -121,14 +110,12 @@ class zclip(ScaledTogether):
     State = ZClipState
     step_fields = ()  # its count is of the norms in the statistics
 
-    def init(self, params: Params) -> ZClipState:
+    def init(self, params):
         """Return empty statistics."""
         zero = jnp.zeros((), scalar_dtype())
         return ZClipState(zero_count(), zero, jnp.zeros_like(zero), zero_count())
 
-    def prepare(
-        self, updates: Updates, state: ZClipState, params: Params | None
-    ) -> tuple[ZClipState, Array]:
+    def prepare(self, updates, state, params):
         """Return the state with this norm in its statistics, and the factor for all leaves."""
         mean, size = state.mean, scalar(global_norm(updates))
         deviation, threshold = root(state.var), scalar(self.z_threshold)
@@ -158,7 +145,7 @@ class AdaGCState(NamedTuple):
     def metrics(self) -> dict[str, Array]:
         """Return the numbers that `gradxform.metrics` shows; the fraction is of all arrays."""
         totals = jax.tree.leaves(self.total_clipped)
-        fraction = _share_of_spikes(sum(totals), self.count) / max(len(totals), 1)
+        fraction = _share(sum(totals), self.count) / max(len(totals), 1)
         return {"count": self.count, "clip_fraction": fraction}
 
 
@@ -205,23 +192,19 @@ class adagc(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def init(self, params: Params) -> AdaGCState:
+    def init(self, params):
         """Return a count of 0, and for every parameter no norm yet and no clipping."""
         gamma = zero_scalars_like(params)
         clipped = jax.tree.map(lambda p: zero_count(), params)
         return AdaGCState(zero_count(), gamma, clipped)
 
-    def prepare(
-        self, updates: Updates, state: AdaGCState, params: Params | None
-    ) -> tuple[AdaGCState, Array, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, whether this is the warm-up, and its factor."""
         factor = shrinking(scalar(global_norm(updates)), self.lambda_abs)
         count = safe_increment(state.count)
         return state._replace(count=count), state.count < self.warmup_steps, factor
 
-    def rule(
-        self, g: Array, gamma: Array, clips: Array, p: Array | None, warm: Array, factor: Array
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, gamma, clips, p, warm, factor):
         """Return the scaled update, the usual norm, and how often there was one above it."""
         size, begun = array_norm(g), gamma > 0
         bound = jnp.where(begun, within(self.lambda_rel, size.dtype) * gamma, jnp.inf)
@@ -261,13 +244,11 @@ class grad_norm_to_clip_to_zero(KeptTogether):
 
     State = GradNormToClipToZeroState
 
-    def init(self, params: Params) -> GradNormToClipToZeroState:
+    def init(self, params):
         """Return a count of 0."""
         return GradNormToClipToZeroState(total_zeroed=zero_count())
 
-    def prepare(
-        self, updates: Updates, state: GradNormToClipToZeroState, params: Params | None
-    ) -> tuple[GradNormToClipToZeroState, Array]:
+    def prepare(self, updates, state, params):
         """Return the state, and whether the updates are kept."""
         size = scalar(global_norm(updates))
         keep = (size < jnp.inf) & (size <= within(self.max_norm, size.dtype))

@@ -9,16 +9,20 @@ from jax import lax
 from gradxform import engine
 from gradxform.base import transform
 from gradxform.errors import require_non_negative
-from gradxform.numerics import safe_increment, squarable
+from gradxform.numerics import cast, safe_increment, squarable
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.eigenbases import (
+    FIRST_TURNS,
     InEigenbases,
+    are_renewed_in_turns,
     eigenvectors,
     first_bases,
     followed_by,
     is_basis,
+    renewed_in_turns,
     sandwich,
     transposed,
+    turns_due,
 )
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.types import (
@@ -26,18 +30,12 @@ from gradxform.types import (
     Decay,
     DType,
     Finite,
+    FixedDecay,
     MatrixSlot,
-    Params,
     Size,
     Slot,
     StaticTree,
 )
-
-__all__ = [
-    "scale_by_mean_side",
-    "scale_by_splus",
-    "SPlusState",
-]
 
 
 class SPlusState(NamedTuple):
@@ -97,7 +95,7 @@ class scale_by_splus(InEigenbases):
     """
 
     b1: Decay = 0.9
-    b2: Decay = 0.999
+    b2: FixedDecay = 0.999
     precondition_frequency: Size = 100
     max_precond_dim: Size = 10000
     mu_dtype: DType = None
@@ -107,12 +105,12 @@ class scale_by_splus(InEigenbases):
     State = SPlusState
     averages_of = (("mu", "g"),)
 
-    def init(self, params: Params) -> SPlusState:
+    def init(self, params):
         """Return averages and matrices of zeros, and the identity as basis."""
         bases = first_bases(self, params, self.max_precond_dim)
         return SPlusState(zero_count(), zeros_like(params, self.mu_dtype), **bases)
 
-    def prepare(self, state: SPlusState, params: Params | None) -> tuple[SPlusState, Array]:
+    def prepare(self, state, params):
         """Return the state and the number of this update."""
         count = safe_increment(state.count)
         return state._replace(count=count), count
@@ -124,16 +122,7 @@ class scale_by_splus(InEigenbases):
         m = self.b1 * m + (1 - self.b1) * g
         return (g, m), m
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        left: Array,
-        right: Array,
-        q_left: Array,
-        q_right: Array,
-        count: Array,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, m, left, right, q_left, q_right, count):
         """Return the signs, turned back, and the new state of every matrix."""
         g, m = squarable(g, (-2, -1)), squarable(m, (-2, -1))
         u = jnp.sign(sandwich(transposed(q_left), m, q_right, self.compute_dtype))
@@ -142,18 +131,25 @@ class scale_by_splus(InEigenbases):
         if not (is_basis(left, g, -2) or is_basis(right, g, -1)):
             return u, left, right, q_left, q_right
 
+        if are_renewed_in_turns(left, right):
+            # The count begins at 1. From the last eigenvectors, and so nearer to the next.
+            is_due = turns_due(count, len(g), self.precondition_frequency, first=1) > 0
+            turns = FIRST_TURNS * cast(is_due, count.dtype)
+            bases = renewed_in_turns((left, right), (q_left, q_right), (), turns)
+            return u, left, right, *bases
+
         def all_new() -> tuple[Array, ...]:
-            return _renewed_splus_bases(left, right)
+            return _renewed_bases(left, right)
 
         def some_new() -> tuple[Array, ...]:
             args = (left, right), (q_left, q_right), count, self.precondition_frequency
-            return engine.renewed(_renewed_splus_bases, *args)
+            return engine.renewed(_renewed_bases, *args)
 
         q_left, q_right = lax.cond(count == 1, all_new, some_new)
         return u, left, right, q_left, q_right
 
 
-def _renewed_splus_bases(left: Array, right: Array, *old: Array) -> tuple[Array, Array]:
+def _renewed_bases(left: Array, right: Array, *old: Array) -> tuple[Array, Array]:
     """Return the eigenvectors in place of the old ones."""
     return eigenvectors(left), eigenvectors(right)
 

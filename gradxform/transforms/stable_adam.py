@@ -10,7 +10,7 @@ from gradxform.leaves import masks
 from gradxform.numerics import abs_sq, count_and_debias, not_zero, over, shrinking, value_at
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import atan2_root, over_root, root
-from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
+from gradxform.transforms.adam import AdamMoments
 from gradxform.transforms.matrices.array_norms import array_rms
 from gradxform.transforms.tree_rules import selected_by_mask
 from gradxform.types import (
@@ -20,22 +20,14 @@ from gradxform.types import (
     NonNegative,
     NonNegativeOrSchedule,
     NonNegativeSlot,
-    Params,
     Positive,
     Scalar,
     StaticMask,
     Updates,
 )
 
-__all__ = [
-    "clip_by_moving_rms",
-    "scale_by_adam_atan2",
-    "scale_by_stable_adam",
-    "ClipByMovingRmsState",
-]
 
-
-def _stable_adam_shortening(g: Array, v: Array, eps: Scalar) -> Array:
+def _shortening(g: Array, v: Array, eps: Scalar) -> Array:
     """Return 1 / max(1, rms(g / max(sqrt(v), eps))): less than 1 where g is unusually large."""
     eps = not_zero(eps, v.dtype, 0.5)
     return shrinking(array_rms(over(g, jnp.maximum(root(v), eps), eps)), 1.0)
@@ -79,17 +71,15 @@ class clip_by_moving_rms(ArrayRule):
     averages_of = (("nu", "|g|^2"),)
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ClipByMovingRmsState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count and the factor of v."""
         return count_and_debias(state, self.b2)
 
-    def rule(self, g: Array, v: Array, p: Array | None, of_v: Scalar) -> tuple[Array, Array]:
+    def rule(self, g, v, p, of_v):
         """Return the update, scaled down if it is unusually large, and the second moment."""
         x = bounded_square(g)  # one infinity would stay in v for good
         v = self.b2 * v + (1 - self.b2) * abs_sq(x)
-        return g * _stable_adam_shortening(x, of_v * v, self.eps), v
+        return g * _shortening(x, of_v * v, self.eps), v
 
 
 @transform
@@ -134,7 +124,7 @@ class scale_by_stable_adam(AdamMoments):
     sees_pieces = True
     needs_params = True
 
-    def init(self, params: Params) -> ScaleByAdamState:
+    def init(self, params):
         """Return moments of zeros."""
         masks.check_patterns(self, self.mask, params)
         return super().init(params)
@@ -143,19 +133,19 @@ class scale_by_stable_adam(AdamMoments):
         """Return for every leaf whether it decays."""
         return selected_by_mask(self, self.mask, updates)
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the factors of m and of v, and the weight decay."""
         decay = value_at(self.weight_decay, state.count)
         return *super().prepare(updates, state, params), decay
 
-    def rule(self, g: Array, m: Array, v: Array, p: Array, *rest: Any) -> tuple[Array, ...]:
+    def rule(self, g, m, v, p, *rest):
         """Return the update and the moments."""
         of_m, of_v, weight_decay, decays = rest
         g = bounded_square(g)  # one infinity would stay in v for good
         m, v = self.moments(g, m, v)
         u = of_m * over_root(m, of_v * v, self.eps)
         u = u + weight_decay * p if decays else u
-        return u * _stable_adam_shortening(g, of_v * v, self.eps), m, v
+        return u * _shortening(g, of_v * v, self.eps), m, v
 
 
 @transform
@@ -192,9 +182,7 @@ class scale_by_adam_atan2(AdamMoments):
 
     handles_complex = False
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m, of_v):
         """Return the update and the moments."""
         g = bounded_square(g)  # of two infinities the arctangent is not a number
         m, v = self.moments(g, m, v)

@@ -32,19 +32,9 @@ from gradxform.types import (
     Limit,
     NonNegative,
     NonNegativeSlot,
-    OptState,
-    Params,
     Positive,
-    Scalar,
     Slot,
-    Updates,
 )
-
-__all__ = [
-    "scale_by_distance_over_gradients",
-    "scale_by_polyak",
-    "ScaleByDistanceOverGradientsState",
-]
 
 
 class ScaleByDistanceOverGradientsState(NamedTuple):
@@ -93,16 +83,15 @@ class scale_by_distance_over_gradients(ArrayRule):
 
     begins_small = True
     State = ScaleByDistanceOverGradientsState
+    copies = ("init_params",)
     locality = "array"
     sees_pieces = True
     handles_complex = True
     needs_params = True
 
-    def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
+    def init(self, params):
         """Return the first distance, a sum of 0, and a copy of the parameters."""
-        squares = {
-            path: _squares_for_step_size(p) for path, p in with_paths(params) if not is_hole(p)
-        }
+        squares = {path: _squares(p) for path, p in with_paths(params) if not is_hole(p)}
         squares = engine.over_all_shards(squares)
 
         def first_distance(path: Path, p: Array) -> Array:
@@ -125,9 +114,7 @@ class scale_by_distance_over_gradients(ArrayRule):
             init_params=jax.tree.map(copy, params),
         )
 
-    def rule(
-        self, g: Array, d: Array, s: Array, p_0: Array, p: Array
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, d, s, p_0, p):
         """Return the update, the distance, the sum and p_0."""
         distance, square = engine.array_sums(abs_sq(p - p_0), abs_sq(g))
         d = jnp.maximum(d, root(distance))
@@ -136,7 +123,7 @@ class scale_by_distance_over_gradients(ArrayRule):
         return (self.global_scale * rate) * g, d, s, p_0
 
 
-def _squares_for_step_size(p: Any) -> Array:
+def _squares(p: Any) -> Array:
     return jnp.sum(abs_sq(cast(jnp.asarray(p), at_least_float32(dtype_of(p)))))
 
 
@@ -174,9 +161,7 @@ class scale_by_polyak(ScaledTogether):
     def __post_init__(self) -> None:
         require_one_of(self, "variant", ("sps", "sps+"))
 
-    def prepare(
-        self, updates: Updates, state: OptState, params: Params | None, *, value: Any
-    ) -> tuple[OptState, Scalar]:
+    def prepare(self, updates, state, params, *, value):
         """Return the step size for all leaves."""
         loss = as_loss(self, value)
         square = plus(scalar(sum_of_squares(updates)), self.eps)

@@ -1,7 +1,7 @@
 """Torque-aware momentum: gradients count by how far they agree with the momentum."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -18,18 +18,10 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeSlot,
-    Params,
     Size,
     Slot,
     UnitInterval,
 )
-
-__all__ = [
-    "scale_by_adatam",
-    "scale_by_tam",
-    "ScaleByAdaTamState",
-    "ScaleByTamState",
-]
 
 
 class ScaleByTamState(NamedTuple):
@@ -58,7 +50,7 @@ class _TorqueAwareMomentum(ArrayRule):
     locality = "array"
     sees_pieces = True
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return zeros, one cosine per parameter unless there is an axis."""
         start = zero_scalars_like if self.axis is None else zeros_like
         return first_state_of(self, params, agreement=start(params))
@@ -120,15 +112,11 @@ class scale_by_tam(_TorqueAwareMomentum):
 
     State = ScaleByTamState
 
-    def prepare(
-        self, updates: None, state: ScaleByTamState, params: Params | None
-    ) -> tuple[ScaleByTamState, Array]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and whether it is the first step."""
         return state._replace(count=safe_increment(state.count)), state.count == 0
 
-    def rule(
-        self, g: Array, m: Array, s: Array, p: Array | None, is_first: Array
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, s, p, is_first):
         """Return the momentum as update and as slot, and the cosines."""
         if self.first_gradient:
             m = jnp.where(is_first, g, m)
@@ -172,9 +160,7 @@ class scale_by_adatam(_TorqueAwareMomentum):
 
     State = ScaleByAdaTamState
 
-    def rule(
-        self, g: Array, m: Array, s: Array, v: Array, p: Array | None
-    ) -> tuple[Array, Array, Array, Array]:
+    def rule(self, g, m, s, v, p):
         """Return the update, the momentum, the cosines and the second moment."""
         g = bounded_square(g)
         d, s = self.damped(g, m, s)

@@ -9,11 +9,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import abs_sq, bias_correction, safe_increment
 from gradxform.numerics.roots import over_root
 from gradxform.transforms.adam import ScaleByAdamState
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar
-
-__all__ = [
-    "scale_by_tf_adam",
-]
+from gradxform.types import Array, Decay, DType, NonNegative, Scalar
 
 
 @transform
@@ -53,17 +49,13 @@ class scale_by_tf_adam(ArrayRule):
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and both bias corrections as one factor of m."""
         count = safe_increment(state.count)
         root = jnp.sqrt(1 / bias_correction(self.b2, count))
         return state._replace(count=count), root * bias_correction(self.b1, count)
 
-    def rule(
-        self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g, m, v, p, of_m):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
@@ -76,11 +68,11 @@ class scale_by_tf_adam(ArrayRule):
         self, g: RowSparse, m: Array, v: Array, p: Array | None, of_m: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update of the slices and the moments."""
-        u, m_rows, v_rows = self.rule(_tf_adam_last_slices(g), g.take(m), g.take(v), p, of_m)
+        u, m_rows, v_rows = self.rule(_last_slices(g), g.take(m), g.take(v), p, of_m)
         return u, g.put(m, m_rows), g.put(v, v_rows)
 
 
-def _tf_adam_last_slices(g: RowSparse) -> Array:
+def _last_slices(g: RowSparse) -> Array:
     """Return, for each slice, the last slice of the same row."""
     order = jnp.argsort(g.indices, stable=True)
     ends = jnp.searchsorted(g.indices[order], g.indices, side="right") - 1

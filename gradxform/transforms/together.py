@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule
-from gradxform.types import Array, Scalar
 
 
 class Together(ArrayRule):
@@ -18,7 +17,7 @@ class Together(ArrayRule):
 class ScaledTogether(Together):
     """Base of rules whose `prepare` returns the state and a factor of all updates."""
 
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
+    def rule(self, g, p, factor):
         """Return the scaled update."""
         return factor * g
 
@@ -26,6 +25,6 @@ class ScaledTogether(Together):
 class KeptTogether(Together):
     """Base of rules whose `prepare` returns the state and whether all updates are kept."""
 
-    def rule(self, g: Array, p: Array | None, keep: Array) -> Array:
+    def rule(self, g, p, keep):
         """Return the update or zeros."""
         return jnp.where(keep, g, jnp.zeros_like(g))

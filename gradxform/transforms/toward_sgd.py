@@ -1,32 +1,27 @@
 """Rules between Adam and SGD: Padam, which divides by a smaller power, and AdaBound."""
 
 from dataclasses import field
-from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.base import state_with, transform
+from gradxform.base import slots_with, transform
 from gradxform.numerics import count_and_debias, not_zero, plus, scalar, scalar_dtype
 from gradxform.numerics.roots import over_root, root
-from gradxform.transforms.adam import AdamMoments, ScaleByAdamState, ScaleByAmsgradState
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Positive, UnitInterval
-
-__all__ = [
-    "scale_by_adabound",
-    "scale_by_padam",
-]
+from gradxform.transforms.adam import AdamMoments, ScaleByAmsgradState, with_largest
+from gradxform.types import Decay, DType, NonNegative, Positive, UnitInterval
 
 
-class _MomentsTowardSGD(AdamMoments):
+class _Moments(AdamMoments):
     """Base of the rules here: Adam's moments, corrected, if at all, in the step only."""
 
     amsgrad: bool
     bias_correction: bool
     eps_before_correction = True
 
-    State = state_with("amsgrad", ScaleByAdamState, ScaleByAmsgradState)
+    State = ScaleByAmsgradState
+    unused_slots = slots_with(nu_max="amsgrad")
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, and the corrections of both moments as a factor of m."""
         if not self.bias_correction:
             return *count_and_debias(state), jnp.ones((), scalar_dtype())
@@ -34,7 +29,7 @@ class _MomentsTowardSGD(AdamMoments):
 
 
 @transform
-class scale_by_padam(_MomentsTowardSGD):
+class scale_by_padam(_Moments):
     """Rescale updates as Padam does: Adam that divides by a power between 0 and the root.
 
     Update rule, from m = v = h = 0 and t = 1, 2, ...:
@@ -69,18 +64,18 @@ class scale_by_padam(_MomentsTowardSGD):
     amsgrad: bool = field(default=True, kw_only=True)
     bias_correction: bool = field(default=False, kw_only=True)
 
-    def rule(self, g: Array, m: Array, v: Array, *h_p_and_correction: Any) -> tuple[Array, ...]:
-        """Return the update, the moments and, with amsgrad, the largest second moment."""
-        *h, _, correction = h_p_and_correction
-        m, *squares = self.moments(g, m, v, *h)
-        below = plus(root(squares[-1]), not_zero(self.eps, v.dtype, 0.5))
+    def rule(self, g, m, v, h, p, correction):
+        """Return the update, the moments and the largest second moment."""
+        m, v = self.moments(g, m, v)
+        square, h = with_largest(v, h)
+        below = plus(root(square), not_zero(self.eps, v.dtype, 0.5))
         never = below == 0  # a power of 0 does not have a derivative
         power = jnp.where(never, 1, below) ** (2 * self.partial)
-        return correction * (jnp.where(never, 0, m) / power), m, *squares
+        return correction * (jnp.where(never, 0, m) / power), m, v, h
 
 
 @transform
-class scale_by_adabound(_MomentsTowardSGD):
+class scale_by_adabound(_Moments):
     """Rescale updates as AdaBound does: Adam whose rates end in that of SGD.
 
     Update rule, from m = v = h = 0 and t = 1, 2, ..., with c = sqrt(1 - b2^t) / (1 - b1^t)
@@ -122,16 +117,17 @@ class scale_by_adabound(_MomentsTowardSGD):
     amsgrad: bool = field(default=False, kw_only=True)
     bias_correction: bool = field(default=True, kw_only=True)
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params):
         """Return the advanced count, the corrections as one factor, and both bounds."""
         state, correction = super().prepare(updates, state, params)
         way = self.gamma * scalar(state.count)
         bounds = self.final_ratio * (way / (way + 1)), self.final_ratio * (1 + 1 / way)
         return state, correction, *bounds
 
-    def rule(self, g: Array, m: Array, v: Array, *h_p_and_scalars: Any) -> tuple[Array, ...]:
-        """Return the update, the moments and, with amsgrad, the largest second moment."""
-        *h, _, correction, least, most = h_p_and_scalars
-        m, *squares = self.moments(g, m, v, *h)
-        k = correction * over_root(jnp.ones_like(v), squares[-1], self.eps, self.eps_root)
-        return jnp.clip(k, least, most) * m, m, *squares
+    def rule(self, g, m, v, h, p, *scalars):
+        """Return the update, the moments and the largest second moment."""
+        correction, least, most = scalars
+        m, v = self.moments(g, m, v)
+        square, h = with_largest(v, h)
+        k = correction * over_root(jnp.ones_like(v), square, self.eps, self.eps_root)
+        return jnp.clip(k, least, most) * m, m, v, h

@@ -3,18 +3,17 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform.engine import Columns, tree_sums
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
     align_params,
     align_slot,
-    dtype_of,
     is_abstract,
     is_hole,
     masks,
@@ -24,30 +23,24 @@ from gradxform.leaves import (
 )
 from gradxform.leaves.states import slot_fields
 from gradxform.numerics import (
-    at_least_float32,
-    cast,
-    promote,
-    real_dtype,
     scalar,
-    scalar_dtype,
+    shrinking,
     value_at,
 )
 from gradxform.numerics.overflow import bounded_square
-from gradxform.slots import zeros_of_sums
+from gradxform.slots import dtype_of_slot, zeros_of_sums
 from gradxform.types import Array, Params, PyTree, Scalar, Updates
-
-Columns = list[list[Any]]
 
 
 def copied_params(params: Params, dtype: Any = None) -> PyTree:
-    """Return a copy of the parameters, in `dtype` or at least float32, as a slot that starts there.
+    """Return a copy of the parameters as a slot that starts there; dtypes as in `zeros_like`.
 
     The copy never shares a buffer with the parameter, because both may be donated. A
     `jax.ShapeDtypeStruct` becomes another one.
     """
 
     def copy(p: Any) -> Any:
-        its_dtype = jnp.dtype(dtype or at_least_float32(dtype_of(p)))
+        its_dtype = dtype_of_slot(p, dtype)
         if is_abstract(p):
             return jax.ShapeDtypeStruct(p.shape, its_dtype, sharding=p.sharding)
         return jnp.array(p, dtype=its_dtype, copy=True)
@@ -69,17 +62,18 @@ def zero_sums(params: Params, axes_of: Callable[[Any], tuple[int, ...]]) -> PyTr
 def key_or_seed(part: Any, key: Any, seed: Any) -> Any:
     """Return the key of a noise, also under its old name `seed`; without either warn, and return 0.
 
-    Call it from the `__init__` of `part`: the warning then points at the caller of `__init__`.
+    Call it from the `__init__` of `part`: the warning then points at the caller of `__init__`,
+    past the function that wraps it, `with_known_arguments`.
     """
     if seed is not None:
         if key is not None:
             raise ValueError(f"{name_of(part)}: give key or seed, not both; seed is its old name.")
         message = f"{name_of(part)}: seed is deprecated; use key."
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
+        warnings.warn(message, DeprecationWarning, stacklevel=4)
         return seed
     if key is None:
         message = f"{name_of(part)}: without a key, every run draws the noise of key=0."
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=4)
         return 0
     return key
 
@@ -150,42 +144,25 @@ def columns_of(part: Any, updates: Updates, state: Any, params: Params) -> Colum
     return [gs, *slots, ps]
 
 
-@dataclass(frozen=True)
-class _SummedTreeRule:
-    """The sums of the arrays that `arrays` returns; equal for equal functions."""
+def tree_tamings(updates: Updates, *columns: list[Any]) -> list[Array]:
+    """Return for each list of leaves a factor with which the sum of its squares is finite.
 
-    arrays: Callable[..., tuple[Any, ...]]
-
-    def __call__(self, *row_and_scalars: Any) -> tuple[Array, ...]:
-        dtype = at_least_float32(promote(*(dtype_of(x) for x in row_and_scalars)))
-        real = real_dtype(dtype)
-        # For a complex leaf the lift raises later, with its path.
-        wide = [cast(jnp.real(x), real) for x in row_and_scalars]
-        return tuple(cast(jnp.sum(x), real) for x in self.arrays(*wide))
-
-
-def tree_sums(
-    arrays: Callable[..., tuple[Any, ...]], updates: Updates, leaves: Columns, *scalars: Any
-) -> Any:
-    """Return the sum over the tree of every array that `arrays` returns for a row of leaves.
-
-    The sums are scalars of the step, formed in float32 or wider. The arrays themselves are never
-    stored. Where leaves are shards, the sums cover all devices.
+    It is 1 where it need not be less, so that gradients of ordinary size are not rounded.
 
     Args:
-      arrays: a function `arrays(*row, *scalars)` of a few operations, defined at module level,
-        that returns a tuple of arrays.
-      updates: the tree, whose leaves the rows belong to.
-      leaves: lists of leaves of equal length, as `columns_of` returns them.
-      *scalars: further arguments of every call.
+      updates: the tree, whose leaves the lists belong to.
+      *columns: lists of leaves of equal length.
     """
-    summed = _SummedTreeRule(arrays)
-    common = [scalar(x) for x in scalars]
-    if not leaves[0]:  # no leaf has a gradient
-        return summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
-    per_row = engine.map_rows(summed, leaves, *common)
-    every = [[scalar(x) for x in sums] for sums in per_row]
-    return tuple(engine.total_over_shards(updates, every))
+    sums = tree_sums(_distant_sizes, updates, list(columns))
+    return [shrinking(total, LARGEST_TAME * DISTANCE) for total in sums]
+
+
+# Sums of sizes are formed at a distance from which none is infinite.
+DISTANCE, LARGEST_TAME = 2.0**-64, 2.0**50
+
+
+def _distant_sizes(*row: Array) -> tuple[Array, ...]:
+    return tuple(jnp.abs(x) * DISTANCE for x in row)
 
 
 def mean_moment(updates: Updates, gs: Any, vs: Any, b2: Scalar, of_v: Scalar) -> tuple[Array, int]:
@@ -201,13 +178,11 @@ def mean_moment(updates: Updates, gs: Any, vs: Any, b2: Scalar, of_v: Scalar) ->
     whole = with_paths(engine.whole_shapes(updates))
     entries = max(sum(math.prod(shape_of(x)) for _, x in whole if not is_hole(x)), 1)
     share = of_v / entries
-    (mean,) = tree_sums(_tree_rule_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
+    (mean,) = tree_sums(_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
     return mean, entries
 
 
-def _tree_rule_moment(
-    g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar
-) -> tuple[Array]:
+def _moment(g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar) -> tuple[Array]:
     """Return the terms of a mean of second moments; none is beyond the range, nor is their sum."""
     return (of_old * (b2 * v) + of_new * jnp.square(bounded_square(g)),)
 

@@ -4,25 +4,19 @@
 optimizer.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.engine import PerLeaf
+from gradxform.base import ArrayRule, transform
+from gradxform.engine import PerLeaf, tree_sums
 from gradxform.leaves import align, check_shapes
 from gradxform.numerics import as_flag, over, scalar
+from gradxform.numerics.overflow import clipped, settled
 from gradxform.numerics.roots import root
-from gradxform.transforms.tree_rules import columns_of, tree_sums
-from gradxform.types import Array, Finite, Params, PyTree, Scalar, Slot, Updates
-
-__all__ = [
-    "mix_gradients",
-    "reuse_sharpness",
-    "subtract_surrogate_gap",
-    "ReuseSharpnessState",
-]
+from gradxform.transforms.tree_rules import columns_of, tree_tamings
+from gradxform.types import Array, Finite, PyTree, Scalar, Slot, Updates
 
 
 class TakesFirstGradients(ArrayRule):
@@ -63,13 +57,11 @@ class mix_gradients(TakesFirstGradients):
     of_first: Finite
     of_last: Finite
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params, *, first_gradients: Any
-    ) -> tuple[EmptyState, PerLeaf]:
+    def prepare(self, updates, state, params, *, first_gradients):
         """Return the first gradient for every leaf."""
         return state, PerLeaf(self._first(updates, first_gradients))
 
-    def rule(self, h: Array, p: Array, g: Array) -> Array:
+    def rule(self, h, p, g):
         """Return the sum."""
         return self.of_first * g + self.of_last * h
 
@@ -84,8 +76,6 @@ class subtract_surrogate_gap(TakesFirstGradients):
         w = g - <g, h> / |h|^2 h
         u = h - alpha w
 
-    Gradients above 1e18 (in float32) have infinite squares: clip them.
-
     Args:
       alpha: the weight of the gap, finite.
 
@@ -99,21 +89,22 @@ class subtract_surrogate_gap(TakesFirstGradients):
 
     alpha: Finite = 0.4
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params, *, first_gradients: Any
-    ) -> tuple[EmptyState, Array, PerLeaf]:
+    def prepare(self, updates, state, params, *, first_gradients):
         """Return <g, h> / |h|^2, and g for every leaf."""
         firsts = self._first(updates, first_gradients)
         hs = jax.tree.leaves(updates)
-        both, square = tree_sums(_two_gradients_product_and_square, updates, [firsts, hs])
-        return state, over(both, square, 0), PerLeaf(firsts)
+        of_g, of_h = tree_tamings(updates, firsts, hs)
+        sums = tree_sums(_product_and_square, updates, [firsts, hs], of_g, of_h)
+        share = clipped(settled(over(*sums, 0)) * (of_h / of_g))
+        return state, share, PerLeaf(firsts)
 
-    def rule(self, h: Array, p: Array, share: Scalar, g: Array) -> Array:
+    def rule(self, h, p, share, g):
         """Return the turned gradient."""
         return h - self.alpha * (g - share * h)
 
 
-def _two_gradients_product_and_square(g: Array, h: Array) -> tuple[Array, Array]:
+def _product_and_square(g: Array, h: Array, of_g: Scalar, of_h: Scalar) -> tuple[Array, Array]:
+    g, h = settled(of_g * g), settled(of_h * h)
     return g * h, h * h
 
 
@@ -133,8 +124,6 @@ class reuse_sharpness(TakesFirstGradients):
         u = h,                     v <- h - <g, h> / |g|^2 g      (after a climb)
         u = g + alpha |g| / |v| v                                 (at its plain steps)
 
-    Gradients above 1e18 (in float32) have infinite squares: clip them.
-
     Args:
       alpha: the size of what is added, relative to the gradient, finite.
 
@@ -151,31 +140,27 @@ class reuse_sharpness(TakesFirstGradients):
 
     State = ReuseSharpnessState
 
-    def prepare(
-        self,
-        updates: Updates,
-        state: ReuseSharpnessState,
-        params: Params,
-        *,
-        first_gradients: Any,
-        after_climb: Any,
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates, state, params, *, first_gradients, after_climb):
         """Return whether this is after a climb, the shares of g and v, and g for every leaf."""
         climbed = as_flag(self, "after_climb", after_climb)
         firsts = self._first(updates, first_gradients)
         hs, vs, _ = columns_of(self, updates, state, params)
         leaves = [firsts, hs, vs]
-        both, of_first, of_last, of_part = tree_sums(_products_of_two_gradients, updates, leaves)
-        of_g = over(both, of_first, 0)
-        of_v = scalar(self.alpha) * over(root(of_last), root(of_part), 0)
+        tame = tree_tamings(updates, *leaves)
+        sums = tree_sums(_products, updates, leaves, *tame)
+        both, of_first, of_last, of_part = sums
+        of_g = clipped(settled(over(both, of_first, 0)) * (tame[0] / tame[1]))
+        ratio = settled(over(root(of_last), root(of_part), 0)) * (tame[2] / tame[1])
+        of_v = scalar(self.alpha) * clipped(ratio)
         return state, climbed, of_g, of_v, PerLeaf(firsts)
 
-    def rule(
-        self, h: Array, v: Array, p: Array, climbed: Array, of_g: Scalar, of_v: Scalar, g: Array
-    ) -> tuple[Array, Array]:
+    def rule(self, h, v, p, climbed, of_g, of_v, g):
         """Return the gradient with its sharpness, and the part that is kept."""
         return jnp.where(climbed, h, h + of_v * v), jnp.where(climbed, h - of_g * g, v)
 
 
-def _products_of_two_gradients(g: Array, h: Array, v: Array) -> tuple[Array, Array, Array, Array]:
+def _products(
+    g: Array, h: Array, v: Array, of_g: Scalar, of_h: Scalar, of_v: Scalar
+) -> tuple[Array, Array, Array, Array]:
+    g, h, v = settled(of_g * g), settled(of_h * h), settled(of_v * v)
     return g * h, g * g, h * h, v * v

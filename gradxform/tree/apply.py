@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform.errors import require_int32
 from gradxform.leaves import (
     Aligned,
     Path,
     align,
-    dtype_of,
     flatten_updates,
     is_hole,
     map_with_paths,
@@ -20,15 +20,14 @@ from gradxform.leaves import (
 )
 from gradxform.leaves.no_gradient import float0_as_holes
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.numerics import add, at_least_float32, cast, promote
+from gradxform.numerics import at_least_float32, cast, promote, sum_as_first
 from gradxform.types import Array, Params, PyTree, Updates
 
 
 def _updated_leaf(p: Any, u: Any) -> Array:
     if isinstance(u, RowSparse):
         return u.add_to(p)
-    p, u = jnp.asarray(p), jnp.asarray(u)
-    return cast(add(p, u), p.dtype)
+    return sum_as_first(p, u)
 
 
 def _incremental_leaf(new: Any, old: Any, step_size: Any) -> Array:
@@ -91,13 +90,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
                 f"apply_updates: the update of {path_at(updates, i)} has shape "
                 f"{shape_of(u)}, the parameter has {jnp.shape(p)}."
             )
-        old, new = dtype_of(p), dtype_of(u)
-        for kind in (jnp.inexact, jnp.complexfloating):  # a cast back would lose a part
-            if jnp.issubdtype(new, kind) and not jnp.issubdtype(old, kind):
-                raise TypeError(
-                    f"apply_updates: the update of {path_at(updates, i)} has dtype {new}, "
-                    f"which a parameter of dtype {old} cannot take."
-                )
+        engine.check_addable(updates, i, p, u)
     return ps.rebuilt(engine.map_rows(_updated_leaf, [ps.leaves, us]))
 
 
@@ -136,6 +129,8 @@ def periodic_update(
         raise ValueError(
             f"periodic_update: update_period must be at least 1, got {update_period!r}."
         )
+    require_int32("periodic_update", "steps", steps)
+    require_int32("periodic_update", "update_period", update_period)
     news, olds = _paired_for_update("periodic_update", new_tensors, old_tensors, "the copy")
     due = jnp.asarray(steps) % update_period == 0
     return olds.rebuilt(engine.map_rows(_periodic_leaf, [news, olds.leaves], due))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from gradxform import engine, numerics
-from gradxform.errors import leaf_path
+from gradxform.errors import leaf_path, require_int32
 from gradxform.leaves import as_dtype, dtype_of, in_one_dtype, is_hole
 from gradxform.types import Array, PyTree
 
@@ -34,7 +34,7 @@ def _map_leaves(f: Callable[..., Any], tree: PyTree, *others: PyTree) -> PyTree:
     return jax.tree.map(map_leaf, tree, *others, is_leaf=is_hole)
 
 
-def _wide_for_arithmetic(x: Any) -> Array:
+def _wide(x: Any) -> Array:
     x = jnp.asarray(x)
     return numerics.cast(x, numerics.at_least_float32(x.dtype))
 
@@ -151,7 +151,7 @@ def sum(tree: PyTree, associative_reduction: bool = False) -> Array:
 
 
 def _summable_leaf(x: Any) -> Array:
-    return _wide_for_arithmetic(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else jnp.asarray(x)
+    return _wide(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else jnp.asarray(x)
 
 
 def _total_over_leaves(sums: list[Array]) -> Array:
@@ -221,7 +221,7 @@ def norm(tree: PyTree, ord: int | str | float | None = None, squared: bool = Fal
         return engine.sum_of_squares(tree) if squared else engine.global_norm(tree)
     if ord not in (1, math.inf, "inf", "infinity"):
         raise ValueError(f"norm: ord must be 1, 2, inf, 'inf' or None, got {ord!r}.")
-    sizes = _map_leaves(lambda x: jnp.abs(_wide_for_arithmetic(x)), tree)
+    sizes = _map_leaves(lambda x: jnp.abs(_wide(x)), tree)
     total = max(sizes) if ord != 1 and size(tree) else sum(sizes)
     return jnp.square(total) if squared else total
 
@@ -384,10 +384,11 @@ def bias_correction(moment: PyTree, decay: Any, count: Any) -> PyTree:
     accurate than the formula in float32, which Optax uses: by 1e-5 in the first step with 0.999.
     `count` is the number of gradients in the average.
     """
+    require_int32("bias_correction", "count", count)
     factor = numerics.bias_correction(decay, jnp.asarray(count))
 
     def correct(t: Any) -> Array:
-        wide = _wide_for_arithmetic(t)
+        wide = _wide(t)
         return numerics.cast(wide * numerics.cast(factor, wide.dtype), jnp.asarray(t).dtype)
 
     return _map_leaves(correct, moment)

@@ -29,18 +29,18 @@ class _Placeholder(MaskedNode):
 
 
 @functools.cache
-def _params_placeholder_like(foreign: type | None) -> _Placeholder:
+def _placeholder_like(foreign: type | None) -> _Placeholder:
     bases = (_Placeholder,) if foreign is None else (_Placeholder, foreign)
     return type("_Placeholder", bases, {})()
 
 
-def _placeholder_of_params() -> _Placeholder:
+def _placeholder() -> _Placeholder:
     """Return a placeholder that Optax's masks, if Optax is imported, take for Optax's own."""
     optax_tree = getattr(sys.modules.get("optax"), "tree", None)
     kinds: list[type] = []
     if optax_tree is not None and optax_tree.map_params is not map_params:
         optax_tree.map_params(lambda params: kinds.append(type(params)), lambda x: x, None)
-    return _params_placeholder_like(*(kinds or [None]))
+    return _placeholder_like(*(kinds or [None]))
 
 
 def map_params(
@@ -84,7 +84,7 @@ def map_params(
         raise TypeError(f"map_params: needs a transform or its init first, got {initable!r}.")
     failure = None
     try:
-        mark = init(_placeholder_of_params())
+        mark = init(_placeholder())
     except Exception as error:  # an init may raise anything; the annotations may be enough
         mark, failure = _UNKNOWN, error
 
@@ -94,7 +94,7 @@ def map_params(
     def on_leaf(x: Any, *others: Any) -> Any:
         return x if is_hole(x) and not (is_leaf and is_leaf(x)) else f(x, *others)
 
-    mapping = _ParamsMapping(
+    mapping = _Mapping(
         on_params=lambda x: jax.tree.map(on_leaf, x, *rest, is_leaf=leaf_of),
         on_others=transform_non_params or (lambda x: x),
         init=initable,
@@ -106,7 +106,7 @@ def map_params(
 _UNKNOWN = object()
 
 
-class _ParamsMapping(NamedTuple):
+class _Mapping(NamedTuple):
     """One call of `map_params`."""
 
     on_params: Callable[[Any], Any]

@@ -38,7 +38,7 @@ class NamedTupleKey:
 _LEAF = jax.tree.structure(0)
 
 
-class _StateLevel(NamedTuple):
+class _Level(NamedTuple):
     """A node of a tree, with its children as leaves."""
 
     entries: list[Any]  # the entry of each child in a key path
@@ -46,7 +46,7 @@ class _StateLevel(NamedTuple):
     treedef: Any
 
 
-def level_of(node: Any) -> _StateLevel | None:
+def level_of(node: Any) -> _Level | None:
     """Return the node's level, or None for a leaf."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     if treedef == _LEAF:
@@ -54,7 +54,7 @@ def level_of(node: Any) -> _StateLevel | None:
     entries: list[Any] = [path[-1] for path, _ in flat]
     if is_named_tuple(node):
         entries = [NamedTupleKey(type(node).__name__, name) for name in node._fields]
-    return _StateLevel(entries, [child for _, child in flat], treedef)
+    return _Level(entries, [child for _, child in flat], treedef)
 
 
 def is_named_tuple(x: Any) -> bool:
@@ -74,19 +74,17 @@ def entry_name(entry: Any) -> Any:
 _NAMELESS = object()
 
 
-def _named_parts_of_state(tree: PyTree, path: KeyPath = ()) -> Iterator[tuple[Any, KeyPath, Any]]:
+def _named_parts(tree: PyTree, path: KeyPath = ()) -> Iterator[tuple[Any, KeyPath, Any]]:
     """Yield the name, path and value of every part of `tree` with a name, parents first."""
     level = level_of(tree)
     if level is None:
         return
     yield from _named_at_level(tree, level, path)
     for entry, child in zip(level.entries, level.children, strict=True):
-        yield from _named_parts_of_state(child, (*path, entry))
+        yield from _named_parts(child, (*path, entry))
 
 
-def _named_at_level(
-    node: Any, level: _StateLevel, path: KeyPath
-) -> Iterator[tuple[Any, KeyPath, Any]]:
+def _named_at_level(node: Any, level: _Level, path: KeyPath) -> Iterator[tuple[Any, KeyPath, Any]]:
     """Yield the name, path and value of a node, if it has one, and of its children."""
     class_name = type(node).__name__
     if is_named_tuple(node) and (not path or entry_name(path[-1]) != class_name):
@@ -113,14 +111,12 @@ def get_all_with_path(
     """
     return [
         (path, value)
-        for path, value in _state_parts_called(tree, key)
+        for path, value in _parts_called(tree, key)
         if filtering is None or filtering(path, value)
     ]
 
 
-def _state_parts_called(
-    tree: PyTree, key: Any, path: KeyPath = ()
-) -> Iterator[tuple[KeyPath, Any]]:
+def _parts_called(tree: PyTree, key: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield the parts called `key`: of all outermost nodes that have one, then inside each."""
     inner: list[tuple[KeyPath, Any]] = []
     places = [(path, tree)]
@@ -137,7 +133,7 @@ def _state_parts_called(
         else:
             places.extend(reversed(children))
     for place, node in inner:
-        yield from _state_parts_called(node, key, place)
+        yield from _parts_called(node, key, place)
 
 
 def get(tree: PyTree, key: Any, default: Any = None, filtering: Filtering | None = None) -> Any:
@@ -188,18 +184,18 @@ def set(tree: PyTree, filtering: Filtering | None = None, /, **kwargs: Any) -> P
     """
     for key in kwargs:
         if not get_all_with_path(tree, key, filtering):
-            _refuse_state_name(tree, key)
+            _refuse_name(tree, key)
 
     def replaced(path: KeyPath, name: Any, node: Any) -> Any:
         if name in kwargs and (filtering is None or filtering(path, node)):
-            return _written_into_state(path, node, kwargs[name])
+            return _written(path, node, kwargs[name])
         level = level_of(node)
         if level is None:
             return node
         class_name = type(node).__name__
         if is_named_tuple(node) and class_name != name and class_name in kwargs:
             if filtering is None or filtering(path, node):
-                return _written_into_state(path, node, kwargs[class_name])
+                return _written(path, node, kwargs[class_name])
         new = [
             replaced((*path, entry), entry_name(entry), child)
             for entry, child in zip(level.entries, level.children, strict=True)
@@ -210,10 +206,8 @@ def set(tree: PyTree, filtering: Filtering | None = None, /, **kwargs: Any) -> P
     return replaced((), _NAMELESS, tree)
 
 
-def _refuse_state_name(tree: PyTree, key: str) -> None:
-    names = dict.fromkeys(
-        name for name, _, _ in _named_parts_of_state(tree) if isinstance(name, str)
-    )
+def _refuse_name(tree: PyTree, key: str) -> None:
+    names = dict.fromkeys(name for name, _, _ in _named_parts(tree) if isinstance(name, str))
     if key in names:
         raise KeyError(f"set: filtering rejects every value called {key!r}.")
     raise KeyError(f"set: nothing is called {key!r}.{did_you_mean(key, names)}")
@@ -228,24 +222,24 @@ def path_str(path: KeyPath) -> str:
     return text.removeprefix(".") or "the root"
 
 
-def _written_into_state(path: KeyPath, old: Any, new: Any) -> Any:
+def _written(path: KeyPath, old: Any, new: Any) -> Any:
     """Return `new`, or if it is a number, `old` with that number in all of its arrays."""
     leaves, treedef = jax.tree.flatten(old)
     all_arrays = all(isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves)
     if not (leaves and all_arrays and isinstance(new, bool | int | float | complex)):
         return new
-    return jax.tree.unflatten(treedef, [_state_array_with_number(path, x, new) for x in leaves])
+    return jax.tree.unflatten(treedef, [_array_with_number(path, x, new) for x in leaves])
 
 
-def _state_array_with_number(path: KeyPath, x: Any, number: Any) -> Any:
-    if not _state_dtype_holds(x.dtype, number):
+def _array_with_number(path: KeyPath, x: Any, number: Any) -> Any:
+    if not _dtype_holds(x.dtype, number):
         raise ValueError(
             f"set: {path_str(path)} has dtype {x.dtype}, which cannot hold {number!r}."
         )
     return (jnp if isinstance(x, jax.Array) else np).full_like(x, number)
 
 
-def _state_dtype_holds(dtype: Any, number: Any) -> bool:
+def _dtype_holds(dtype: Any, number: Any) -> bool:
     """Whether an array of `dtype` can hold `number` (rounded, if both are floating)."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return True

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from gradxform.errors import require_in, shown
 from gradxform.values.called import number_or_called
 from gradxform.values.fields import normalized_value, range_of
+from gradxform.values.known_arguments import known_arguments
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,15 +50,20 @@ def checked_call(
     try:
         result = function(*args, **kwargs)
     except Exception as error:  # wrong arguments may raise anything; others are raised again
+        if isinstance(error, TypeError):
+            takes = inspect.signature(function) if signature is None else signature
+            known = known_arguments(name, takes.parameters, kwargs)
+            if known is not kwargs:
+                return checked_call(function, args, known, signature, name)
         for argument, x, refusal in _refused_args(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is,
             # and so would one that got another value, computed from it.
             is_told = isinstance(error, TypeError | ValueError)
-            if not (is_told and _blames_argument(error, argument, x)):
+            if not (is_told and _blames(error, argument, x)):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
-            blamed = _blamed_argument(function, args, kwargs, signature, error)
+            blamed = _blamed(function, args, kwargs, signature, error)
             if blamed is not None:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"{name}: {blamed}: {error}") from None
@@ -68,7 +74,7 @@ def checked_call(
     return result
 
 
-def _blamed_argument(
+def _blamed(
     function: Callable[..., Any],
     args: Any,
     kwargs: Any,
@@ -83,9 +89,9 @@ def _blamed_argument(
     except TypeError:  # Python's own message says it
         return None
     set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
-    named = [argument for argument in set_here if _mentions_argument(error, argument)]
+    named = [argument for argument in set_here if _mentions(error, argument)]
     # A part may call another argument by the name of this one, which then has another value.
-    if any(_blames_argument(error, argument, set_here[argument]) for argument in named):
+    if any(_blames(error, argument, set_here[argument]) for argument in named):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
@@ -97,29 +103,29 @@ def _blamed_argument(
             except (TypeError, ValueError):
                 continue
             return None if argument in named else argument
-    shows = [k for k, x in set_here.items() if _shows_argument(error, x)]
+    shows = [k for k, x in set_here.items() if _shows(error, x)]
     return shows[0] if len(shows) == 1 else None
 
 
-def _shows_argument(error: Exception, x: Any) -> bool:
+def _shows(error: Exception, x: Any) -> bool:
     # A field of floats holds an integer as a float, and says so; some are too large for one.
     texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
     return any(f"got {text}{end}" in str(error) for text in texts for end in ".;,")
 
 
-def _blames_argument(error: Exception, argument: str, x: Any) -> bool:
+def _blames(error: Exception, argument: str, x: Any) -> bool:
     """Whether an error names an argument, and does not show a value that is not its own."""
-    return _mentions_argument(error, argument) and (
-        ", got " not in str(error) or _shows_argument(error, x)
+    return _mentions(error, argument) and (
+        ", got " not in str(error) or f"{argument}[" in str(error) or _shows(error, x)
     )
 
 
-def _mentions_argument(error: Exception, argument: str) -> bool:
+def _mentions(error: Exception, argument: str) -> bool:
     return re.search(rf"\b{argument}\b", str(error)) is not None
 
 
 @functools.cache
-def _annotated_arguments(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+def _annotated(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
     hints = typing.get_type_hints(function, include_extras=True)
     return inspect.signature(function), hints
 
@@ -133,7 +139,7 @@ def _refused_args(
 ) -> Iterator[tuple[str, Any, Exception]]:
     """Yield the arguments that their annotations do not allow: name, value and the error."""
     if signature is None:
-        signature, hints = _annotated_arguments(function)
+        signature, hints = _annotated(function)
     else:
         hints = {p.name: p.annotation for p in signature.parameters.values()}
     try:

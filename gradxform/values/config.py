@@ -13,17 +13,19 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, cast
 
+from gradxform._names.guesses import argument_suggestion, suggestion
 from gradxform._names.version import __version__
 from gradxform.errors import (
     TOO_DEEP,
     check_nesting,
     cut_name,
-    did_you_mean,
     extended_path,
     name_of,
+    parts_of_data,
     shown,
 )
 from gradxform.types import SupportsTransform
+from gradxform.values.known_arguments import own_name
 from gradxform.values.registry import REGISTRY
 from gradxform.values.value import FrozenTree, Value, as_dicts, fields_of, is_live, rebuild, thawed
 
@@ -54,8 +56,8 @@ def to_config(tx: Any) -> Config:
         kind = f"a {type(tx).__name__}"
         raise TypeError(f"to_config: needs a transform, schedule or mask, got {kind}.")
     path = cut_name((isinstance(tx, Value) and tx.written()[0]) or name_of(tx))
-    check_nesting(tx, path, _config_parts_of_value)
-    body = _write_config(tx, path)
+    check_nesting(tx, path, _parts)
+    body = _write(tx, path)
     if not isinstance(body, dict) or "name" not in body:
         raise TypeError(f"to_config: needs a transform, schedule or mask, got {shown(tx)}.")
     return {"version": __version__, **body}
@@ -90,7 +92,7 @@ def from_config(config: Config) -> Any:
             f"config: must be a dict with a 'name', got {type(config).__name__}."
             + (" For JSON text there is from_json." if isinstance(config, str) else "")
         )
-    check_nesting(config, "config", _config_parts_of_data)
+    check_nesting(config, "config", parts_of_data)
     body = dict(config)
     version = body.pop("version", None)
     if version is not None and not isinstance(version, str):
@@ -98,7 +100,7 @@ def from_config(config: Config) -> Any:
     if "name" not in body:
         raise ValueError("config: no 'name'; it says which transform this is.")
     try:
-        return _read_config(body, "config")
+        return _read(body, "config")
     except RecursionError:  # the caller's stack is deep too
         raise ValueError(f"config: {TOO_DEEP} to be read here.") from None
 
@@ -150,22 +152,15 @@ def _number_of_json(text: str) -> float | int:
 # --------------------------------------------------------------------------------------- nesting
 
 
-def _config_parts_of_data(x: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return the parts of plain data, each with its step in the path, or None without parts."""
-    if isinstance(x, dict):
-        return ((f".{k}", v) for k, v in x.items())
-    return ((f"[{i}]", v) for i, v in enumerate(x)) if isinstance(x, list | tuple) else None
-
-
-def _config_parts_of_value(x: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return the parts of a value, as `_config_parts_of_data` does for plain data."""
-    return _config_parts_of_data(fields_of(x) if isinstance(x, Value) else thawed(x))
+def _parts(x: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the parts of a value, as `parts_of_data` does for plain data."""
+    return parts_of_data(fields_of(x) if isinstance(x, Value) else thawed(x))
 
 
 # --------------------------------------------------------------------------------------- writing
 
 
-def _write_config(x: Any, path: str) -> Any:
+def _write(x: Any, path: str) -> Any:
     if is_live(x):
         raise TypeError(f"{path}: holds a live number, which cannot be written.")
     if isinstance(x, float) and not math.isfinite(x):
@@ -175,9 +170,9 @@ def _write_config(x: Any, path: str) -> Any:
     if isinstance(x, Value):
         return _write_config_of_value(x, path)
     if isinstance(x, FrozenTree):
-        return _write_config(as_dicts(x.unfreeze()), path)
+        return _write(as_dicts(x.unfreeze()), path)
     if type(x) in (tuple, list, dict):
-        return _write_config_of_tree(x, path)
+        return _write_tree(x, path)
     if isinstance(x, SupportsTransform) and not isinstance(x, type):
         raise TypeError(
             f"{path}: {cut_name(name_of(x))} is not a registered transform and cannot be written. "
@@ -206,26 +201,24 @@ def _write_config_of_value(x: Value, path: str) -> Config:
     config: Config = {"name": name}
     for field, v in fields.items():
         here = extended_path(path, f".{field}")
-        config[field] = (
-            _write_config_of_all(v, here) if field == x.variadic else _write_config(v, here)
-        )
+        config[field] = _write_config_of_all(v, here) if field == x.variadic else _write(v, here)
     return config
 
 
-def _write_config_of_tree(x: Any, path: str) -> Any:
+def _write_tree(x: Any, path: str) -> Any:
     """Return lists and dicts with plain keys as they are, others as a dict with their kind."""
     if isinstance(x, dict):
         items = {}
         for k, v in x.items():
-            items[k] = _write_config(v, extended_path(path, f"[{k!r}]"))
+            items[k] = _write(v, extended_path(path, f"[{k!r}]"))
         if all(isinstance(k, str) for k in items):
-            return _escaped_config(items)
-        return {"dict": [[_write_config(k, path), v] for k, v in items.items()]}
+            return _escaped(items)
+        return {"dict": [[_write(k, path), v] for k, v in items.items()]}
     items = _write_config_of_all(x, path)
     return {"tuple": items} if isinstance(x, tuple) else items
 
 
-def _escaped_config(items: dict[str, Any]) -> dict[str, Any]:
+def _escaped(items: dict[str, Any]) -> dict[str, Any]:
     """Return a dict of what is written, as a list of pairs if it could be read as a value."""
     return {"dict": [[k, v] for k, v in items.items()]} if _RESERVED & items.keys() else items
 
@@ -233,7 +226,7 @@ def _escaped_config(items: dict[str, Any]) -> dict[str, Any]:
 def _write_config_of_all(x: Iterable[Any], path: str) -> list[Any]:
     items = []  # loops, here and below, because a comprehension costs one more call per level
     for i, v in enumerate(x):
-        items.append(_write_config(v, extended_path(path, f"[{i}]")))
+        items.append(_write(v, extended_path(path, f"[{i}]")))
     return items
 
 
@@ -243,11 +236,11 @@ _RESERVED = {"name", "dict", "tuple", "function", "number"}
 # --------------------------------------------------------------------------------------- reading
 
 
-def _read_config(x: Any, path: str) -> Any:
+def _read(x: Any, path: str) -> Any:
     if isinstance(x, list):
         items = []
         for i, v in enumerate(x):
-            items.append(_read_config(v, extended_path(path, f"[{i}]")))
+            items.append(_read(v, extended_path(path, f"[{i}]")))
         return items
     if not isinstance(x, dict):
         if x is None or isinstance(x, bool | int | float | str):
@@ -258,51 +251,51 @@ def _read_config(x: Any, path: str) -> Any:
     if len(x) == 1:
         (kind, body), *_ = x.items()
         if kind == "tuple":
-            return tuple(_read_config(_list_in_config(body, path), path))
+            return tuple(_read(_list(body, path), path))
         if kind == "dict":
-            return _read_config_dict(body, path)
+            return _read_dict(body, path)
         if kind == "number":
             if not isinstance(body, str) or body not in _NUMBERS:
                 raise ValueError(f"{path}: a number is one of 'inf', '-inf', got {shown(body)}.")
             return _NUMBERS[body]
         if kind == "function":
-            return _look_up_config_name(body, path, "function")
-    return _read_config_fields(x, path)
+            return _look_up_name(body, path, "function")
+    return _read_fields(x, path)
 
 
-def _read_config_fields(x: dict[str, Any], path: str) -> dict[str, Any]:
+def _read_fields(x: dict[str, Any], path: str) -> dict[str, Any]:
     items = {}
     for k, v in x.items():
-        items[k] = _read_config(v, extended_path(path, f".{k}"))
+        items[k] = _read(v, extended_path(path, f".{k}"))
     return items
 
 
-def _list_in_config(x: Any, path: str) -> list[Any]:
+def _list(x: Any, path: str) -> list[Any]:
     if not isinstance(x, list):
         raise TypeError(f"{path}: must be a list, got {shown(x)}.")
     return x
 
 
-def _read_config_dict(body: Any, path: str) -> dict[Any, Any]:
+def _read_dict(body: Any, path: str) -> dict[Any, Any]:
     items = {}
-    for i, pair in enumerate(_list_in_config(body, path)):
+    for i, pair in enumerate(_list(body, path)):
         here = extended_path(path, f"[{i}]")
         if not isinstance(pair, list) or len(pair) != 2:
             raise TypeError(f"{here}: must be a pair [key, value], got {shown(pair)}.")
-        key = _read_config(pair[0], here)
+        key = _read(pair[0], here)
         if isinstance(key, list | dict):
             raise TypeError(f"{here}: a {type(key).__name__} cannot be a key, got {shown(key)}.")
         if key in items:
             raise ValueError(f"{here}: the key {shown(key)} is given twice.")
-        items[key] = _read_config(pair[1], extended_path(path, f"[{key!r}]"))
+        items[key] = _read(pair[1], extended_path(path, f"[{key!r}]"))
     return items
 
 
-def _look_up_config_name(name: Any, path: str, kind: str) -> Callable[..., Any]:
+def _look_up_name(name: Any, path: str, kind: str) -> Callable[..., Any]:
     if not isinstance(name, str):
         raise TypeError(f"{path}: the name of a {kind} must be a string, got {shown(name)}.")
     if name not in REGISTRY:
-        hint = did_you_mean(name, REGISTRY)
+        hint = suggestion(name, REGISTRY)
         if not hint and ":" in name:
             hint = f" Import the package that registers {cut_name(name)!r} first."
         raise ValueError(f"{path}: no {kind} named {cut_name(name)!r}.{hint}")
@@ -310,7 +303,7 @@ def _look_up_config_name(name: Any, path: str, kind: str) -> Callable[..., Any]:
 
 
 def _read_config_value(x: Config, path: str) -> Any:
-    registered = _look_up_config_name(x["name"], path, "transform")
+    registered = _look_up_name(x["name"], path, "transform")
     if is_plain_function(registered):
         raise TypeError(
             f"{path}: {x['name']!r} is a function, not a transform, schedule or mask; where a "
@@ -318,35 +311,36 @@ def _read_config_value(x: Config, path: str) -> Any:
         )
     data = {k: v for k, v in x.items() if k != "name"}
     if (call := getattr(registered, "called_with", None)) in data:
-        return _read_config_call(x, call, path)
+        return _read_call(x, call, path)
     variadic = getattr(registered, "variadic", None)
     parameters = inspect.signature(registered).parameters
-    names = list(parameters) if variadic is None else _config_field_names(registered)
+    names = list(parameters) if variadic is None else _field_names(registered)
+    data = {own_name(k, names): v for k, v in data.items()}
     for field in data:
         if field not in names:
             raise ValueError(
                 f"{path}: {x['name']} does not have a field {cut_name(str(field))!r}, only "
                 f"{', '.join(names) or 'none'}."
-                f"{did_you_mean(field, names)}"
+                f"{argument_suggestion(str(field), names)}"
             )
-    fields = _read_config_fields(data, path)
+    fields = _read_fields(data, path)
     if variadic is not None and not isinstance(fields.get(variadic, []), list | tuple):
         raise TypeError(f"{path}.{variadic}: must be a list, got {shown(data[variadic])}.")
     for field in names:
-        if variadic is None and field not in data and _config_needs(parameters[field]):
+        if variadic is None and field not in data and _needs(parameters[field]):
             raise ValueError(f"{path}: {x['name']} needs the field {field!r}.")
     try:
         if variadic is not None:
             return rebuild(cast(type, registered), {variadic: ()} | fields)
         value = registered(**fields)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _error_at_config_path(error, path) from None
+        raise _error_at_path(error, path) from None
     if not isinstance(value, Value | SupportsTransform):
         raise TypeError(f"{path}: {x['name']!r} does not return a transform, schedule or mask.")
     return value
 
 
-def _config_field_names(cls: Any) -> list[str]:
+def _field_names(cls: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(cls)]
 
 
@@ -358,24 +352,24 @@ def is_plain_function(registered: Any) -> bool:
     return not (isinstance(returns, type) and issubclass(returns, Value))
 
 
-def _config_needs(parameter: inspect.Parameter) -> bool:
+def _needs(parameter: inspect.Parameter) -> bool:
     is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not is_variadic
 
 
-def _error_at_config_path(error: Exception, path: str) -> Exception:
+def _error_at_path(error: Exception, path: str) -> Exception:
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{path}: {' '.join(str(error).split())}")
 
 
-def _read_config_call(x: Config, call: str, path: str) -> Any:
+def _read_call(x: Config, call: str, path: str) -> Any:
     """Call the value that a config describes with the arguments beside its fields."""
     here = extended_path(path, f".{call}")
-    arguments = _read_config(x[call], here)
+    arguments = _read(x[call], here)
     factory = _read_config_value({k: v for k, v in x.items() if k != call}, path)
     if not isinstance(arguments, dict):
         raise TypeError(f"{here}: must be a dict, got {shown(arguments)}.")
     try:
         return factory(**arguments)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _error_at_config_path(error, here) from None
+        raise _error_at_path(error, here) from None

@@ -26,7 +26,9 @@ from gradxform.types import SupportsTransform
 class Made:
     """Base of the types with parts that this library defines: values and static trees."""
 
-    __slots__ = ()
+    # The key and the hash, once they have been asked for.
+    _key: Any = None
+    _hash: int | None = None
 
     def _parts(self) -> tuple[Any, ...]:
         """Return the parts, in a fixed order."""
@@ -37,12 +39,29 @@ class Made:
         raise NotImplementedError
 
     def _key_of(self) -> Any:
-        """Return the key for comparisons."""
+        """Make the key for comparisons."""
         raise NotImplementedError
 
-    def _is_hashed(self) -> bool:
-        """Whether it is known not to hold a live number."""
-        return False
+    def _kept_key(self) -> Any:
+        """Return the key for comparisons, made once."""
+        if self._key is None:
+            object.__setattr__(self, "_key", self._key_of())
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or not isinstance(other, Made):
+            return NotImplemented
+        if self._key is None or other._key is None:
+            return equal_keys(self, other)
+        return self._key == other._key
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash(self._kept_key()))
+        assert self._hash is not None
+        return self._hash
 
     def _is_checked(self) -> bool:
         """Whether its parts are known to be values."""
@@ -88,7 +107,7 @@ def parts_of(x: Any) -> tuple[Any, ...] | None:
         return tuple(x)
     if isinstance(x, functools.partial):
         return (x.func, *x.args, *x.keywords.values())
-    names = _content_fields(type(x))
+    names = _fields(type(x))
     return None if names is None else tuple(getattr(x, name) for name in names)
 
 
@@ -121,13 +140,13 @@ def with_parts(x: Any, parts: Sequence[Any]) -> Any:
         args, named = arguments[: len(x.args)], arguments[len(x.args) :]
         return type(x)(function, *args, **dict(zip(x.keywords, named, strict=True)))
     new = copy.copy(x)
-    for name, part in zip(_content_fields(type(x)) or (), parts, strict=True):
+    for name, part in zip(_fields(type(x)) or (), parts, strict=True):
         object.__setattr__(new, name, part)
     return new
 
 
 @functools.cache
-def _content_fields(cls: type) -> tuple[str, ...] | None:
+def _fields(cls: type) -> tuple[str, ...] | None:
     """Return the fields of a dataclass that hashes by them, None for any other class."""
     if not dataclasses.is_dataclass(cls) or cls.__hash__ in (None, object.__hash__):
         return None
@@ -140,10 +159,10 @@ def normal(x: Any) -> Any:
     if parts is None:
         return plain_number(x)
     new = [normal(part) for part in parts]
-    return x if _is_content_unchanged(new, parts) else with_parts(x, new)
+    return x if _is_unchanged(new, parts) else with_parts(x, new)
 
 
-def _is_content_unchanged(new: Sequence[Any], old: Sequence[Any]) -> bool:
+def _is_unchanged(new: Sequence[Any], old: Sequence[Any]) -> bool:
     return all(n is o for n, o in zip(new, old, strict=True))
 
 
@@ -161,17 +180,17 @@ def key_of(x: Any) -> Any:
       TypeError: if `x` holds a live number or something that cannot be hashed.
     """
     if isinstance(x, Made):
-        return x._key_of()
+        return x._kept_key()
     if isinstance(x, enum.Enum) or x is None:  # before numbers, which some enums are
         return (type(x), x)
     if isinstance(x, bool | int | float | complex | str | bytes):
-        return _content_key_of_scalar(x)
+        return _key_of_scalar(x)
     if is_live(x):
         raise TypeError("a value that holds a live number is not hashable")
     if isinstance(x, frozenset):
         return (type(x), frozenset(map(key_of, x)))
     if isinstance(x, functools.partial):
-        return _content_key_of_partial(x)
+        return _key_of_partial(x)
     parts = parts_of(x)
     if parts is not None and not _is_foreign_content(x):
         return (type(x), *map(key_of, parts))
@@ -203,7 +222,7 @@ def _attributes_for_key(x: Any) -> dict[str, Any]:
     return attributes
 
 
-def _content_key_of_scalar(x: Any) -> tuple[Any, ...]:
+def _key_of_scalar(x: Any) -> tuple[Any, ...]:
     if isinstance(x, float):
         content: Any = float.hex(x)
     elif isinstance(x, complex):
@@ -216,7 +235,7 @@ def _content_key_of_scalar(x: Any) -> tuple[Any, ...]:
     return (type(x), content)
 
 
-def _content_key_of_partial(x: functools.partial) -> Any:
+def _key_of_partial(x: functools.partial) -> Any:
     """Return the key of a partial: that of its parts if these are values, else its identity."""
     try:
         named = frozenset((name, key_of(arg)) for name, arg in x.keywords.items())
@@ -256,7 +275,7 @@ def flaw_of(x: Any) -> str | None:
     if _is_foreign_content(x):
         return None
     if isinstance(x, functools.partial):
-        return _content_flaw_of_partial(x)
+        return _flaw_of_partial(x)
     if isinstance(x, tuple | frozenset) and _attributes_for_key(x):
         return f"{shown(x)}, which has attributes besides its entries. {_FREEZE}"
     parts = parts_of(x)
@@ -271,7 +290,7 @@ def flaw_of(x: Any) -> str | None:
     return None
 
 
-def _content_flaw_of_partial(x: functools.partial) -> str | None:
+def _flaw_of_partial(x: functools.partial) -> str | None:
     """Return why a partial is not a value: it has an array other than the live numbers."""
     numbers: list[Any] = []
     take_live(x, numbers)
@@ -319,8 +338,8 @@ def take_live(x: Any, taken: list[Any]) -> Any:
     if is_live(x):
         taken.append(x)
         return Hole(len(taken) - 1)
-    if isinstance(x, Made) and x._is_hashed():
-        return x  # does not hold a live number
+    if isinstance(x, Made) and x._key is not None:
+        return x  # does not hold a live number: it would not have a key
     parts = parts_of(x)
     if parts is None:
         return x
@@ -337,4 +356,4 @@ def put_live(x: Any, taken: tuple[Any, ...]) -> Any:
     if parts is None:
         return x
     new = [put_live(part, taken) for part in parts]
-    return x if _is_content_unchanged(new, parts) else with_parts(x, new)
+    return x if _is_unchanged(new, parts) else with_parts(x, new)

@@ -60,19 +60,19 @@ def parse(text: str) -> Doc:
                 current = ""
             sections[current].append(line)
         previous = line
-    rule, notes = _split_rule_of_docstring(sections[""])
+    rule, notes = _split_rule(sections[""])
     reference = sections.get("Reference", sections.get("References", []))
     return Doc(
         summary=lines[0].strip(),
         rule=rule,
         notes=notes,
-        arguments=_items_of_docstring(sections.get("Args", [])),
-        raises=_items_of_docstring(sections.get("Raises", [])),
+        arguments=_items(sections.get("Args", [])),
+        raises=_items(sections.get("Raises", [])),
         reference=" ".join(" ".join(reference).split()),
     )
 
 
-def _split_rule_of_docstring(lines: list[str]) -> tuple[str, str]:
+def _split_rule(lines: list[str]) -> tuple[str, str]:
     """Split off the paragraph that begins with "Update rule", with the indented ones after it."""
     rule: list[str] = []
     notes: list[str] = []
@@ -84,7 +84,7 @@ def _split_rule_of_docstring(lines: list[str]) -> tuple[str, str]:
     return "\n\n".join(rule), "\n\n".join(notes)
 
 
-def _items_of_docstring(lines: list[str]) -> dict[str, str]:
+def _items(lines: list[str]) -> dict[str, str]:
     """Return the items of a section: a name and a colon, then lines that are indented more."""
     items: dict[str, str] = {}
     names: list[str] = []
@@ -121,13 +121,11 @@ def completed_doc(function: Callable[..., Any], otherwise: Any = None) -> str | 
     if elsewhere is None:
         return function.__doc__
     sources = re.findall(r"`(\w+)`", elsewhere["sources"])
-    items = {} if otherwise is None else dict(_docstring_items_of_args(otherwise))
+    items = {} if otherwise is None else dict(_items_of_args(otherwise))
     for source in reversed(sources):
-        items |= _docstring_items_of_args(REGISTRY[source])
-    items |= _raw_docstring_items(elsewhere["items"] or "")
-    arguments = "".join(
-        f"{items[name]}\n" for name in _docstring_parameters(function) if name in items
-    )
+        items |= _items_of_args(REGISTRY[source])
+    items |= _raw_items(elsewhere["items"] or "")
+    arguments = "".join(f"{items[name]}\n" for name in _parameters(function) if name in items)
     section = f"Args:\n{arguments}\n" if arguments else ""
     reference = None
     if not _REFERENCE.search(text):
@@ -140,21 +138,21 @@ def completed_doc(function: Callable[..., Any], otherwise: Any = None) -> str | 
 
 
 @functools.cache
-def _docstring_items_of_args(part: Any) -> dict[str, str]:
+def _items_of_args(part: Any) -> dict[str, str]:
     """Return the items of a part's `Args:` by name, as they stand, each with its range."""
     section = re.search(r"^Args:\n((?:  .*\n?)+)", inspect.getdoc(part) or "", re.MULTILINE)
-    items = _raw_docstring_items(section[1] if section else "")
+    items = _raw_items(section[1] if section else "")
     return {
-        name: _docstring_item_with_range(_KEYWORD_ONLY.sub("", item), range_words(part, name))
+        name: _item_with_range(_KEYWORD_ONLY.sub("", item), range_words(part, name))
         for name, item in items.items()
     }
 
 
-def _raw_docstring_items(section: str) -> dict[str, str]:
+def _raw_items(section: str) -> dict[str, str]:
     return {item[1]: item[0] for item in _ITEM.finditer(section)}
 
 
-def _docstring_item_with_range(item: str, words: str) -> str:
+def _item_with_range(item: str, words: str) -> str:
     """Return an item of `Args:` that says the range, if only as its last sentence."""
     line = " ".join(item.split())
     if words in line:
@@ -163,6 +161,6 @@ def _docstring_item_with_range(item: str, words: str) -> str:
     return textwrap.fill(line, _WIDTH - 4, initial_indent="  ", subsequent_indent="    ")
 
 
-def _docstring_parameters(function: Any) -> tuple[str, ...]:
+def _parameters(function: Any) -> tuple[str, ...]:
     code = function.__code__
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -117,6 +117,30 @@ def check_arguments_of_loss(part: Any, names: frozenset[str], extra: dict[str, A
         raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
 
 
+def refuse_untaken(part: Any, names: frozenset[str], keywords: Iterable[str]) -> None:
+    """Refuse an extra argument that no part takes, but for what loops give to all.
+
+    Replicas would step together on something else than what was meant, such as a mean without the
+    weights.
+
+    Args:
+      part: the outermost transform, for messages.
+      names: those that its parts take.
+      keywords: the names in the call.
+
+    Raises:
+      TypeError: with the names that there are.
+    """
+    for name in keywords:
+        if name not in names | OF_LOSS:
+            theirs = sorted(names - {"updates", "state", "params"})
+            takes = f"it takes {', '.join(map(repr, theirs))}" if theirs else "it takes none"
+            raise TypeError(
+                f"{name_of(part)}: no part takes the extra argument {name!r}; {takes}. Leave it "
+                "out."
+            )
+
+
 def given_what_it_names(
     part: Any, field: str, function: Callable[..., Any], extra: dict[str, Any]
 ) -> Callable[..., Any]:

@@ -26,6 +26,11 @@ def static_key(part: Any, field: str, key: Any) -> Any:
                         f"{name_of(part)}: {field} must be a PRNG key of words of 32 bits, got the "
                         f"word {shown(w)}; for a key of a seed give the seed alone."
                     )
+            if words is key and len(words) not in (2, 4):  # of threefry, and of rbg
+                raise ValueError(
+                    f"{name_of(part)}: {field} must be a PRNG key of 2 or 4 words, got "
+                    f"{shown(key)}; for a key of a seed give the seed alone."
+                )
             return key
     if isinstance(key, np.ndarray | jax.Array):
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:

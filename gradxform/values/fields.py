@@ -24,7 +24,9 @@ from gradxform._jax.versions import is_tracer
 from gradxform._names.signatures import ClassSignature
 from gradxform.errors import must_be, name_of, require_range, shown
 from gradxform.values.content import flaw_of
+from gradxform.values.export_names import announce_named_tuples
 from gradxform.values.field_kinds import check_mask, dtype_name, static_key
+from gradxform.values.known_arguments import with_known_arguments
 from gradxform.values.registry import check_name, register
 from gradxform.values.value import (
     FrozenTree,
@@ -82,16 +84,17 @@ def made_value(cls: Any, name: str | None) -> Any:
         name = cls.__name__
     if name is not None:
         check_name(name, cls)
+    announce_named_tuples(cls.__module__)
     check = cls.__dict__.get("__post_init__") or getattr(cls, "__post_init__", None)
 
     def __post_init__(self: Any) -> None:
-        for key, annotation in _field_annotations(type(self)).items():
+        for key, annotation in _annotations(type(self)).items():
             x = getattr(self, key)
             object.__setattr__(self, key, normalized_value(self, key, x, annotation))
             require_range(self, key, range_of(annotation))
         if check is not None:
             check(self)
-        for key, annotation in _field_annotations(type(self)).items():
+        for key, annotation in _annotations(type(self)).items():
             flaw = flaw_of(getattr(self, key))
             if flaw is not None and not (annotation is types.Key and is_live(getattr(self, key))):
                 raise TypeError(f"{name_of(self)}: {key} must be a value, got {flaw}")
@@ -127,12 +130,12 @@ def _with_value_fields(cls: Any) -> Any:
     has_frozen_base = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))  # then Python asks for it
     new_class = dataclasses.dataclass(init=False, frozen=has_frozen_base, eq=False, repr=False)(cls)
     new_class.__dataclass_params__.frozen = True
-    if "__init__" not in cls.__dict__:
-        new_class.__init__ = _InitOfFields(new_class)
+    own = cls.__dict__.get("__init__")
+    new_class.__init__ = _Init(new_class) if own is None else with_known_arguments(own)
     return new_class
 
 
-class _InitOfFields:
+class _Init:
     """The `__init__` of a class of values, compiled at the first call of the class."""
 
     def __init__(self, cls: type) -> None:
@@ -157,7 +160,7 @@ class _InitOfFields:
         init = holder.__init__
         init.__qualname__ = f"{cls.__qualname__}.__init__"
         init.__module__ = cls.__module__
-        cls.__init__ = init
+        cls.__init__ = init = with_known_arguments(init)
         return init.__get__(instance, owner)
 
 
@@ -184,7 +187,7 @@ def set_fields(part: Any, **fields: Any) -> None:
     part.__post_init__()
 
 
-def _field_annotations(cls: type) -> dict[str, Any]:
+def _annotations(cls: type) -> dict[str, Any]:
     annotations = cls.__dict__.get(_HINTS)
     if annotations is None:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -206,7 +209,7 @@ def range_words(cls: Any, field: str) -> str:
     """Return what a field of a class may hold, in words; "" where its annotation names no range."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return ""
-    limits = range_of(_field_annotations(cls).get(field))
+    limits = range_of(_annotations(cls).get(field))
     return "" if limits is None else limits.words
 
 
@@ -232,8 +235,8 @@ def normalized_value(part: Any, field: str, x: Any, annotation: Any) -> Any:
         return x
     kinds = [int if k == types.Size else k for k in kinds]
     if len(kinds) > 1:  # alone it is left to its own check
-        plain = {types.Choice: str, _ZERO: float}
-        kinds = [plain.get(k, k) if k in (types.Choice, _ZERO) else k for k in kinds]
+        plain = {types.Choice: str, _ZERO: float, types.FixedNumber: float}
+        kinds = [plain.get(k, k) if k in plain else k for k in kinds]
     if types.DType in kinds:
         return None if x is None else dtype_name(part, field, x)
     if types.Key in kinds:
@@ -241,40 +244,40 @@ def normalized_value(part: Any, field: str, x: Any, annotation: Any) -> Any:
         return None if is_none else static_key(part, field, x)
     if types.StaticMask in kinds:
         is_none = x is None and type(None) in kinds
-        x = None if is_none else _static_field(part, field, normal(x))
+        x = None if is_none else _static(part, field, normal(x))
         if not is_none:
             check_mask(part, x, field)
         return x
     if types.StaticTree in kinds:
-        return _static_field(part, field, x)
+        return _static(part, field, x)
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
-        return _refuse_arrays_in_field(part, field, normal(x), "a value without arrays")
-    x = _refuse_arrays_in_field(part, field, normal(x), _field_rule(kinds))
+        return _refuse_arrays(part, field, normal(x), "a value without arrays")
+    x = _refuse_arrays(part, field, normal(x), _rule(kinds))
     if isinstance(x, bool):  # first, because Python takes a bool for an int
         ok = bool in kinds
     elif x is None:
         ok = type(None) in kinds
     elif isinstance(x, int):
         ok = int in kinds or float in kinds
-        x = _number_in_field(part, field, x, kinds) if ok else x
+        x = _number(part, field, x, kinds) if ok else x
     elif isinstance(x, float):
         ok = float in kinds
         if ok and math.isnan(x):
-            raise ValueError(f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got nan.")
+            raise ValueError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got nan.")
     elif isinstance(x, str):
         ok = str in kinds
     else:
         return _field_of_other_kind(part, field, x, kinds)
     if not ok:
-        raise TypeError(f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got {shown(x)}.")
+        raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.")
     return x
 
 
-def _static_field(part: Any, field: str, x: Any) -> Any:
+def _static(part: Any, field: str, x: Any) -> Any:
     """Return a tree as a FrozenTree; a value or a function as it is."""
     if isinstance(x, Value) or is_function(x):
-        return _refuse_arrays_in_field(part, field, normal(x), "a value without arrays")
-    _refuse_arrays_in_field(part, field, x, "a tree of Python values")
+        return _refuse_arrays(part, field, normal(x), "a value without arrays")
+    _refuse_arrays(part, field, x, "a tree of Python values")
     return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
 
 
@@ -300,9 +303,7 @@ def _field_of_other_kind(part: Any, field: str, x: Any, kinds: list[Any]) -> Any
             if isinstance(x, origin):
                 return x
     remedy = _STATEFUL if _is_stateful_field(x) and (float in kinds or int in kinds) else ""
-    raise TypeError(
-        f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got {shown(x)}.{remedy}"
-    )
+    raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.{remedy}")
 
 
 def check_schedule(part: Any, field: str, x: Any) -> None:
@@ -336,7 +337,7 @@ def _field_is_never_schedule(x: Any) -> bool:
     return isinstance(x, type) or is_other or _is_stateful_field(x)
 
 
-def _refuse_arrays_in_field(part: Value, field: str, x: Any, rule: str) -> Any:
+def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:
     if isinstance(x, np.ndarray | jax.Array) and x.ndim > 0:
         raise TypeError(
             f"{name_of(part)}: {field} must be {rule}, got {shown(x)}. "
@@ -347,7 +348,7 @@ def _refuse_arrays_in_field(part: Value, field: str, x: Any, rule: str) -> Any:
     return x
 
 
-def _number_in_field(part: Any, field: str, x: int, kinds: list[Any]) -> float:
+def _number(part: Any, field: str, x: int, kinds: list[Any]) -> float:
     """Return an integer as the field holds it."""
     fits = -(2**31) <= x < 2**31  # what counts steps or entries is an int32
     if int in kinds and fits:
@@ -360,7 +361,7 @@ def _number_in_field(part: Any, field: str, x: int, kinds: list[Any]) -> float:
         raise ValueError(must_be(part, field, "in the range of a float", x)) from None
 
 
-def _field_rule(kinds: list[Any]) -> str:
+def _rule(kinds: list[Any]) -> str:
     words = {float: "a number", int: "an integer", bool: "True or False", str: "a string"}
     words |= {type(None): "None", tuple: "a tuple"}
     said = [words.get(typing.get_origin(k) or k) for k in kinds]

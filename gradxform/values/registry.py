@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
-from gradxform._names.lazy import homes_of
+from gradxform._names.homes import homes_of
 from gradxform._names.table import CONFIG_NAMES
 from gradxform.errors import shown
 

@@ -20,7 +20,6 @@ from gradxform.types import PyTree
 from gradxform.values.content import (
     Hole as Hole,
     Made,
-    equal_keys,
     is_live as is_live,
     keeping_arrays as keeping_arrays,
     keeps_arrays as keeps_arrays,
@@ -29,7 +28,6 @@ from gradxform.values.content import (
     put_live as put_live,
     take_live as take_live,
 )
-from gradxform.values.flax_bytes import tell_flax
 
 T = TypeVar("T")
 
@@ -37,19 +35,20 @@ T = TypeVar("T")
 class FrozenTree(Made):
     """A static tree (of Python scalars, strings or values) that hashes and compares by value."""
 
-    __slots__ = ("leaves", "treedef")
+    leaves: tuple[Any, ...]
+    treedef: Any
 
     def __init__(self, tree: PyTree) -> None:
         try:
-            leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none_in_value)
+            leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none)
         except (TypeError, ValueError):
-            leaves, treedef = jax.tree.flatten(
-                _value_tree_with_nodes(tree), is_leaf=_is_none_in_value
-            )
-        if any(map(_is_mapping_in_value, leaves)):
-            nodes = [_mapping_in_value_as_node(leaf) for leaf in leaves]
-            leaves, treedef = jax.tree.flatten(treedef.unflatten(nodes), is_leaf=_is_none_in_value)
-        object.__setattr__(self, "leaves", tuple(normal(leaf) for leaf in leaves))
+            leaves, treedef = jax.tree.flatten(_tree_with_nodes(tree), is_leaf=_is_none)
+        if not _PLAIN.issuperset(map(type, leaves)):
+            if any(map(_is_mapping, leaves)):
+                nodes = [_mapping_in_value_as_node(leaf) for leaf in leaves]
+                leaves, treedef = jax.tree.flatten(treedef.unflatten(nodes), is_leaf=_is_none)
+            leaves = map(normal, leaves)
+        object.__setattr__(self, "leaves", tuple(leaves))
         object.__setattr__(self, "treedef", treedef)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -72,15 +71,9 @@ class FrozenTree(Made):
         return (
             FrozenTree,
             self.treedef,
-            _structure_key_of_value(self.treedef),
-            *map(key_of, self.leaves),
+            _structure_key(self.treedef),
+            *[(type(x), x) if type(x) in _PLAIN else key_of(x) for x in self.leaves],
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FrozenTree) and equal_keys(self, other)
-
-    def __hash__(self) -> int:
-        return hash(key_of(self))
 
     def __repr__(self) -> str:
         return repr(as_dicts(self.unfreeze()))
@@ -89,11 +82,16 @@ class FrozenTree(Made):
         return FrozenTree, (self.unfreeze(),)
 
 
-def _is_none_in_value(x: Any) -> bool:
+# Leaves of these classes are as they should be, and their own keys. A function of the parameters
+# returns a tree of them at every step.
+_PLAIN = frozenset({bool, int, str, type(None)})
+
+
+def _is_none(x: Any) -> bool:
     return x is None
 
 
-def _is_mapping_in_value(x: Any) -> bool:
+def _is_mapping(x: Any) -> bool:
     """Whether a leaf is a mapping that JAX does not know, such as an ml_collections.ConfigDict."""
     is_like_one = hasattr(x, "keys") and hasattr(x, "__getitem__") and not isinstance(x, type)
     return isinstance(x, Mapping) or is_like_one
@@ -102,7 +100,7 @@ def _is_mapping_in_value(x: Any) -> bool:
 def _mapping_in_value_as_node(x: Any) -> Any:
     return (
         as_node({k: _mapping_in_value_as_node(x[k]) for k in list(x.keys())})
-        if _is_mapping_in_value(x)
+        if _is_mapping(x)
         else x
     )
 
@@ -118,11 +116,11 @@ def is_function(x: Any) -> bool:
     return isinstance(x, jax.tree_util.Partial) or all(map(callable, jax.tree.leaves(x)))
 
 
-def _structure_key_of_value(treedef: Any) -> Any:
+def _structure_key(treedef: Any) -> Any:
     """Return a key with the types of dict keys, which a tree's structure compares by `==`."""
     kind, keys = treedef.node_data() or (None, None)
     key_types = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
-    return (kind, key_types, *map(_structure_key_of_value, treedef.children()))
+    return (kind, key_types, *map(_structure_key, treedef.children()))
 
 
 def as_node(x: Any) -> Any:
@@ -131,26 +129,21 @@ def as_node(x: Any) -> Any:
     JAX sorts the keys of a dict, which fails for keys of several types. It does not sort those of
     an OrderedDict.
     """
-    if not _is_unsortable_in_value(x):
+    if not _is_unsortable(x):
         return x
-    tell_flax()
     return OrderedDict((k, x[k]) for k in sorted(x, key=lambda k: (type(k).__qualname__, repr(k))))
 
 
-def _value_tree_with_nodes(tree: PyTree) -> PyTree:
+def _tree_with_nodes(tree: PyTree) -> PyTree:
     """Return `tree` with every dict in it `as_node`."""
 
     def one(x: Any) -> Any:
-        return (
-            as_node({k: _value_tree_with_nodes(v) for k, v in x.items()})
-            if _is_unsortable_in_value(x)
-            else x
-        )
+        return as_node({k: _tree_with_nodes(v) for k, v in x.items()}) if _is_unsortable(x) else x
 
-    return jax.tree.map(one, tree, is_leaf=lambda x: x is None or _is_unsortable_in_value(x))
+    return jax.tree.map(one, tree, is_leaf=lambda x: x is None or _is_unsortable(x))
 
 
-def _is_unsortable_in_value(x: Any) -> bool:
+def _is_unsortable(x: Any) -> bool:
     if type(x) is not dict:
         return False
     try:
@@ -164,7 +157,7 @@ def as_dicts(tree: PyTree) -> PyTree:
     """Undo `as_node` throughout `tree`, for code that does not flatten it."""
 
     def is_ordered(x: Any) -> bool:
-        return type(x) is OrderedDict and _is_unsortable_in_value(dict(x))
+        return type(x) is OrderedDict and _is_unsortable(dict(x))
 
     def unordered(x: Any) -> Any:
         return {k: as_dicts(v) for k, v in x.items()} if is_ordered(x) else x
@@ -211,48 +204,29 @@ class Value(Made):
         return new
 
     def _key_of(self) -> Any:
-        key = self.__dict__.get("_key")
-        if key is None:
-            key = (type(self), *map(key_of, self._parts()))
-            object.__setattr__(self, "_key", key)
-        return key
-
-    def _is_hashed(self) -> bool:
-        return "_key" in self.__dict__
+        return (type(self), *map(key_of, self._parts()))
 
     def _is_checked(self) -> bool:
         return True
 
     def __setattr__(self, name: str, x: Any) -> None:
-        if _is_frozen_value_field(type(self), name):
+        if _is_frozen_field(type(self), name):
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
         object.__setattr__(self, name, x)
 
     def __delattr__(self, name: str) -> None:
-        if _is_frozen_value_field(type(self), name):
+        if _is_frozen_field(type(self), name):
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return equal_keys(self, other) if type(self) is type(other) else NotImplemented
-
-    def __hash__(self) -> int:
-        number = self.__dict__.get("_hash")
-        if number is None:
-            number = hash(key_of(self))
-            object.__setattr__(self, "_hash", number)
-        return number
-
     def __repr__(self) -> str:
-        return f"{call_name(type(self))}({', '.join(_call_arguments_of_value(self))})"
+        return f"{call_name(type(self))}({', '.join(_call_arguments(self))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), fields_of(self))
 
 
-def _is_frozen_value_field(cls: type[Value], name: str) -> bool:
+def _is_frozen_field(cls: type[Value], name: str) -> bool:
     """Whether an attribute cannot be set: every one of a class of values, and fields below it."""
     key = "__dataclass_fields__"
     return key in cls.__dict__ or name in getattr(cls, key, ())
@@ -313,7 +287,7 @@ def printed(x: Any) -> str:
     return repr(x)
 
 
-def _call_arguments_of_value(v: Value) -> Iterator[str]:
+def _call_arguments(v: Value) -> Iterator[str]:
     """Yield the arguments of the call that makes `v`; switches at their default are left out."""
     for f in dataclasses.fields(typing.cast(Any, v)):
         x = getattr(v, f.name)

@@ -30,21 +30,11 @@ from gradxform.types import (
     Choice,
     Decay,
     NonNegativeInt,
-    OptState,
-    Params,
     PositiveInt,
     PyTree,
     Slot,
-    Updates,
 )
 from gradxform.wrappers.parts import all_parts, starts_elsewhere
-
-__all__ = [
-    "moving_average",
-    "stochastic_weight_average",
-    "MovingAverageState",
-    "StochasticWeightAverageState",
-]
 
 # The share of the way to the parameters that an average goes in one step, and whether it goes at
 # all (None: always).
@@ -59,9 +49,7 @@ def _average_toward(average: Array, p: Array, rate: Array, due: Array | None) ->
     return new if due is None else jnp.where(due, new, average)
 
 
-def _shifted_average(
-    average: Array, old: Array, new: Array, rate: Array, due: Array | None
-) -> Array:
+def _shifted(average: Array, old: Array, new: Array, rate: Array, due: Array | None) -> Array:
     """Return the average as if the last step had led to `new` instead of `old`."""
     wide = at_least_float32(promote(average.dtype, new.dtype))
     move = cast(rate, wide) * (cast(new, wide) - cast(old, wide))
@@ -125,9 +113,7 @@ class Averager(Transform):
 
     # ---------------------------------------------------------------------------------- stepping
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the inner updates, and the state with the averages of the new parameters."""
         require_params(self, params)
         state = check_state(self, state, self.State)
@@ -146,7 +132,7 @@ class Averager(Transform):
             trees[name] = average.rebuilt(moved)
         return updates, self.with_trees(state, trees)
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state as if the last step had led to where something else has moved them."""
         inner_state = tell_moved(self.inner, state.inner_state, old, new)
         state = state._replace(inner_state=inner_state)
@@ -157,7 +143,7 @@ class Averager(Transform):
         trees, rates = self.trees(state), self.rates(state)
         for name, tree in trees.items():
             average = align(self, new, treedef, tree, "the state's average has")
-            moved = engine.map_rows(_shifted_average, [average.leaves, olds, news], *rates[name])
+            moved = engine.map_rows(_shifted, [average.leaves, olds, news], *rates[name])
             trees[name] = average.rebuilt(moved)
         return self.with_trees(state, trees)
 
@@ -235,22 +221,14 @@ class moving_average(Averager):
         if isinstance(self.num_updates, str):
             require_one_of(self, "num_updates", ["count", "step"])
 
-    def init(self, params: Params) -> MovingAverageState:
+    def init(self, params):
         """Return the inner state and a copy of the parameters."""
         weight = scalar(0.0 if self.debias else 1.0)
         return MovingAverageState(
             self.inner.init(params), zero_count(), weight, copied_params(params)
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        step: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, *, step=None, **extra):
         """Return the inner updates, and the state with the average of the new parameters."""
         if step is not None:
             extra = extra | {"step": step}
@@ -348,7 +326,7 @@ class stochastic_weight_average(Averager):
 
     State = StochasticWeightAverageState
 
-    def init(self, params: Params) -> StochasticWeightAverageState:
+    def init(self, params):
         """Return the inner state and a copy of the parameters."""
         return StochasticWeightAverageState(
             self.inner.init(params), zero_count(), copied_params(params)

@@ -8,16 +8,11 @@ from jax import lax
 
 from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
 from gradxform.base.transformation import locality_of
-from gradxform.leaves import dtype_of, is_abstract, map_updates
+from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, map_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import real_dtype
-from gradxform.types import OptState, Params, PyTree, Updates
-
-__all__ = [
-    "split_real_and_imaginary",
-    "SplitRealAndImaginaryState",
-]
+from gradxform.types import Params, PyTree
 
 
 class SplitRealAndImaginaryArrays(NamedTuple):
@@ -33,7 +28,7 @@ class SplitRealAndImaginaryState(NamedTuple):
     inner_state: Any  # the inner state, for real parameters
 
 
-def _complex_leaf_as_pair(x: Any) -> Any:
+def _leaf_as_pair(x: Any) -> Any:
     """Return a complex leaf as a pair, and a real one as it is."""
     if not jnp.issubdtype(dtype_of(x), jnp.complexfloating):
         return x
@@ -47,26 +42,29 @@ def _complex_leaf_as_pair(x: Any) -> Any:
     return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
 
 
-def _complex_leaves_as_pairs(tree: PyTree) -> PyTree:
-    return map_updates(_complex_leaf_as_pair, tree)
+def real_parts(tree: PyTree) -> PyTree:
+    """Return a tree with each complex leaf as a pair of real ones."""
+    return map_updates(_leaf_as_pair, tree)
 
 
-def _is_complex_pair(x: Any) -> bool:
+def _is_pair(x: Any) -> bool:
     return isinstance(x, SplitRealAndImaginaryArrays)
 
 
-def _with_complex_pairs_merged(updates: PyTree) -> PyTree:
-    """Return updates with every pair as one complex array."""
+def merged_parts(updates: PyTree) -> PyTree:
+    """Return a tree with every pair as one complex array; one of holes is a hole."""
 
     def merge(x: Any) -> Any:
-        if not _is_complex_pair(x):
+        if not _is_pair(x):
             return x
+        if is_hole(x.real):
+            return x.real
         if isinstance(x.real, RowSparse):
             return x.real.with_values(lax.complex(x.real.values, x.imaginary.values))
         return lax.complex(x.real, x.imaginary)
 
     def is_leaf(x: Any) -> bool:
-        return _is_complex_pair(x) or isinstance(x, RowSparse)
+        return _is_pair(x) or isinstance(x, RowSparse)
 
     return jax.tree.map(merge, updates, is_leaf=is_leaf)
 
@@ -85,6 +83,9 @@ class split_real_and_imaginary(Transform):
     such as `scale_by_adam`, has other numbers inside than outside. JAX gives the conjugate of the
     gradient that descends: conjugate it first, as `jax.tree.map(jnp.conj, grads)`.
 
+    Of its own kind: the inner transform lives in another tree, where its state and its paths are,
+    too.
+
     Args:
       inner: the transform of real leaves.
     """
@@ -102,27 +103,33 @@ class split_real_and_imaginary(Transform):
         """How far the inner transform looks; both parts of a complex entry count as one entry."""
         return locality_of(self.inner)
 
-    def init(self, params: Params) -> SplitRealAndImaginaryState:
+    def init(self, params):
         """Return the inner state, for the real and imaginary parts."""
-        return SplitRealAndImaginaryState(self.inner.init(_complex_leaves_as_pairs(params)))
+        return SplitRealAndImaginaryState(self.inner.init(real_parts(params)))
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def params_inside(self, place: Path, params: Params) -> Params:
+        """Return the real and imaginary parts."""
+        return real_parts(params)
+
+    def params_outside(self, place: Path, inside: PyTree, params: Params) -> PyTree:
+        """Return the merged parts."""
+        return merged_parts(inside)
+
+    def moved(self, state, old, new):
         """Return the inner state after something else has moved the parameters."""
         inner_state = tell_moved(
             self.inner,
             state.inner_state,
-            _complex_leaves_as_pairs(old),
-            _complex_leaves_as_pairs(new),
+            real_parts(old),
+            real_parts(new),
         )
         return state._replace(inner_state=inner_state)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SplitRealAndImaginaryState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the merged updates of the parts."""
         state = check_state(self, state, SplitRealAndImaginaryState)
-        params = None if params is None else _complex_leaves_as_pairs(params)
+        params = None if params is None else real_parts(params)
         parts, inner_state = call_update(
-            self.inner, _complex_leaves_as_pairs(updates), state.inner_state, params, extra
+            self.inner, real_parts(updates), state.inner_state, params, extra
         )
-        return _with_complex_pairs_merged(parts), state._replace(inner_state=inner_state)
+        return merged_parts(parts), state._replace(inner_state=inner_state)

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,16 +25,11 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import cast, promote
-from gradxform.types import OptState, Params, Updates
-from gradxform.values.flax_bytes import tell_flax
+from gradxform.tree.apply import apply_updates
+from gradxform.types import OptState, Updates
 from gradxform.wrappers.changed_steps import check_changeable, check_order, told_change
-from gradxform.wrappers.parts import records_params
-
-__all__ = [
-    "chain",
-    "named_chain",
-    "sum_of",
-]
+from gradxform.wrappers.one_pass import call_update_params
+from gradxform.wrappers.parts import StatelessWrapper, records_params
 
 
 class _Chain(Transform):
@@ -71,15 +67,13 @@ class _Chain(Transform):
         """Whether all parts keep their updates."""
         return all(getattr(unwrapped(tx), "keeps_updates", False) for tx in self.inner())
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the states of all transforms."""
         return self.join_states([tx.init(params) for tx in self.inner()], None)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the transforms in order, each on the updates of the one before."""
-        states = _flat_states_of_chain(self, state)
+        states = _flat_states_of_chain(self, state, updates if params is None else params)
         new_states: list[Any] = []
         recorded: list[tuple[Any, int, Updates]] = []
         for run in self._plan:
@@ -98,12 +92,30 @@ class _Chain(Transform):
             new_states[i] = told_change(tx, new_states[i], params, part_updates, updates)
         return updates, _nested_states_of_chain(self, iter(new_states), state)
 
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after the update; the last of the transforms moves them."""
+        runs = self._plan
+        if not runs or any(records_params(run[0]) for run in runs):
+            updates, state = self.update(updates, state, params, **extra)
+            return apply_updates(params, updates), state
+        states = iter(_flat_states_of_chain(self, state, params))
+        new_states: list[Any] = []
+        for run in runs:
+            old, is_last = list(itertools.islice(states, len(run))), run is runs[-1]
+            if isinstance(run[0], ArrayRule):
+                updates, new = run_rules(run, updates, old, params, extra, is_last)
+            else:
+                call = call_update_params if is_last else call_update
+                updates, *new = call(run[0], updates, old[0], params, extra)
+            new_states.extend(new)
+        return updates, _nested_states_of_chain(self, iter(new_states), state)
+
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the places of the states, by index or by name."""
         self.split_state(state)  # requires a state for each
         return [((name,), tx) for name, tx in zip(self.part_names(), self.inner(), strict=True)]
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the states after something else has moved the parameters."""
         pairs = zip(self.inner(), self.split_state(state), strict=True)
         return self.join_states([tell_moved(tx, s, old, new) for tx, s in pairs], state)
@@ -112,6 +124,11 @@ class _Chain(Transform):
     def _parts_in_order(self) -> tuple[Any, ...]:
         return self.inner()
 
+    @property
+    def is_one_run(self) -> bool:
+        """Whether all parts are rules that run over the leaves together."""
+        return len(self._plan) == 1 and isinstance(self._plan[0][0], ArrayRule)
+
     @functools.cached_property
     def _plan(self) -> list[list[Any]]:
         """The runs of parts that go through the leaves together; nested chains are flattened."""
@@ -119,7 +136,12 @@ class _Chain(Transform):
 
 
 def _flat_parts_of_chain(tx: Any) -> list[Any]:
-    """Return the transforms of a chain and of all chains in it, in order."""
+    """Return the transforms of a chain and of all chains in it, in order.
+
+    What only changes how a state is kept is none of them: its rules load what they get.
+    """
+    if isinstance(tx, StatelessWrapper) and tx.only_stores:
+        return _flat_parts_of_chain(tx.inner)
     if not isinstance(tx, _Chain):
         return [tx]
     return [flat for part in tx.inner() for flat in _flat_parts_of_chain(part)]
@@ -143,22 +165,29 @@ def _runs_of_chain_parts(parts: Sequence[Any]) -> list[list[Any]]:
     return runs
 
 
-def _flat_states_of_chain(tx: _Chain, state: Any) -> list[Any]:
-    """Return the states of a chain and of all chains in it, in order."""
+def _flat_states_of_chain(tx: Any, state: Any, params: Any) -> list[Any]:
+    """Return the states of the parts that `_flat_parts_of_chain` returns."""
+    if isinstance(tx, StatelessWrapper) and tx.only_stores:
+        return _flat_states_of_chain(tx.inner, tx.with_stored_arrays(state, params), params)
+    if not isinstance(tx, _Chain):
+        return [state]
     states = []
-    for part, part_state in zip(tx._parts_in_order, tx.split_state(state), strict=True):
-        states += (
-            _flat_states_of_chain(part, part_state) if isinstance(part, _Chain) else [part_state]
-        )
+    for part, old in zip(tx._parts_in_order, tx.split_state(state), strict=True):
+        is_one = not isinstance(part, _Chain | StatelessWrapper)
+        states += [old] if is_one else _flat_states_of_chain(part, old, params)
     return states
 
 
-def _nested_states_of_chain(tx: _Chain, states: Iterator[Any], like: Any) -> OptState:
+def _nested_states_of_chain(tx: Any, states: Iterator[Any], like: Any) -> OptState:
     """Undo `_flat_states_of_chain`, in the containers of the state `like`."""
-    new = [
-        _nested_states_of_chain(part, states, old) if isinstance(part, _Chain) else next(states)
-        for part, old in zip(tx._parts_in_order, tx.split_state(like), strict=True)
-    ]
+    if isinstance(tx, StatelessWrapper) and tx.only_stores:
+        return _nested_states_of_chain(tx.inner, states, like)
+    if not isinstance(tx, _Chain):
+        return next(states)
+    new = []
+    for part, old in zip(tx._parts_in_order, tx.split_state(like), strict=True):
+        is_one = not isinstance(part, _Chain | StatelessWrapper)
+        new.append(next(states) if is_one else _nested_states_of_chain(part, states, old))
     return tx.join_states(new, like)
 
 
@@ -301,7 +330,6 @@ class named_chain(_Chain):
 
     def join_states(self, states: Sequence[Any], like: Any) -> Mapping[str, Any]:
         """Return the states by name, in an OrderedDict, or in the kind of dict that `like` is."""
-        tell_flax()
         kind = OrderedDict if like is None else type(like)
         return kind((name, s) for (name, _), s in zip(self.transforms, states, strict=True))
 
@@ -314,6 +342,8 @@ class sum_of(Transform):
     the tuple of their states. A sum of row-sparse updates is row-sparse; the sum of a row-sparse
     and a dense update is dense. An average of the parameters in one of the transforms, such as
     `moving_average`, is that of the points to which the sum leads.
+
+    Of its own kind: it runs several transforms on the same updates.
 
     Args:
       *transforms: at least one transform.
@@ -345,7 +375,7 @@ class sum_of(Transform):
         """The farthest locality of the parts."""
         return farthest(self.transforms)
 
-    def init(self, params: Params) -> tuple[OptState, ...]:
+    def init(self, params):
         """Return the tuple of states."""
         return tuple(tx.init(params) for tx in self.transforms)
 
@@ -354,16 +384,14 @@ class sum_of(Transform):
         _check_composed_states(self, self.transforms, state)
         return [((str(i),), tx) for i, tx in enumerate(self.transforms)]
 
-    def moved(self, state: OptState, old: Params, new: Params) -> tuple[OptState, ...]:
+    def moved(self, state, old, new):
         """Return the states after something else has moved the parameters."""
         pairs = zip(
             self.transforms, _check_composed_states(self, self.transforms, state), strict=True
         )
         return tuple(tell_moved(tx, s, old, new) for tx, s in pairs)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, tuple[OptState, ...]]:
+    def update(self, updates, state, params=None, **extra):
         """Return the sum, in the dtypes of the updates."""
         states = _check_composed_states(self, self.transforms, state)
         results = [

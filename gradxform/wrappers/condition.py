@@ -10,19 +10,12 @@ from gradxform.errors import name_of
 from gradxform.leaves.states import check_state
 from gradxform.numerics import as_flag, safe_increment
 from gradxform.slots import zero_count
-from gradxform.types import Array, OptState, Params, Updates
+from gradxform.types import Array, Params, Updates
 from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.parts import check_movable
 from gradxform.wrappers.update_when import update_when
-
-__all__ = [
-    "conditionally_mask",
-    "conditionally_transform",
-    "ConditionallyMaskState",
-    "ConditionallyTransformState",
-]
 
 
 class _Condition(Guard):
@@ -52,6 +45,10 @@ class _Condition(Guard):
     def locality(self) -> str:
         """How far the inner transform looks."""
         return locality_of(self.inner)
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names that the inner transform takes; None if the condition sees them all."""
+        return None if self.forward_extra_args else super().extra_names()
 
     @property
     def flags_vary(self) -> bool:
@@ -121,13 +118,11 @@ class conditionally_transform(_Condition):
         super().__post_init__()
         check_movable(self, self.inner)
 
-    def init(self, params: Params) -> ConditionallyTransformState:
+    def init(self, params):
         """Return the inner state and a count of 0."""
         return ConditionallyTransformState(self.inner.init(params), zero_count())
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ConditionallyTransformState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyTransformState)
         flag, new, state = self._run_inner(updates, state, params, extra)
@@ -170,13 +165,11 @@ class conditionally_mask(_Condition):
 
     handles_rows = True
 
-    def init(self, params: Params) -> ConditionallyMaskState:
+    def init(self, params):
         """Return a count of 0 and the inner state."""
         return ConditionallyMaskState(zero_count(), self.inner.init(params))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ConditionallyMaskState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyMaskState)
         _, updates, state = self._run_inner(

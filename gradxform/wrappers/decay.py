@@ -14,15 +14,9 @@ from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.leaves.states import check_state
 from gradxform.numerics import add, at_least_float32, cast, promote, safe_increment, times, value_at
 from gradxform.transforms.scaling import WeightDecaySchedule, start_of_field
-from gradxform.types import Array, NonNegativeOrSchedule, OptState, Params, StaticMask, Updates
+from gradxform.types import Array, NonNegativeOrSchedule, StaticMask
 from gradxform.wrappers.changed_steps import check_changeable, told_change, told_start
 from gradxform.wrappers.parts import check_movable, exact_part
-
-__all__ = [
-    "decoupled_weight_decay",
-    "DecoupledWeightDecayState",
-]
-
 
 # ------------------------------------------------------------- one leaf: updates that are downhill
 
@@ -77,12 +71,12 @@ def _decayed_update_in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
-def _wide_enough_to_decay(g: Any) -> Any:
+def _wide_enough(g: Any) -> Any:
     """Return a gradient of 8 bits in float32, and any other as it is."""
     return _decayed_update_in_dtype(g, at_least_float32(g.dtype)) if g.dtype.itemsize < 2 else g
 
 
-def _decay_change_of_param(g: Any, p: Array, decay: Array) -> Any:
+def _change_of_param(g: Any, p: Array, decay: Array) -> Any:
     """Return the change of a parameter by its decay, in the form of its gradient."""
     wide = at_least_float32(p.dtype)
     if isinstance(g, RowSparse):
@@ -91,13 +85,13 @@ def _decay_change_of_param(g: Any, p: Array, decay: Array) -> Any:
     return -times(decay, cast(p, wide))
 
 
-def _param_moved_by_decay(p: Array, change: Any) -> Array:
+def _param_moved(p: Array, change: Any) -> Array:
     if isinstance(change, RowSparse):
         return change.add_to(p)
     return cast(add(p, change), p.dtype)
 
 
-def _update_with_decay_change(u: Any, change: Any) -> Any:
+def _update_with_change(u: Any, change: Any) -> Any:
     """Return the sum of an update and a change by decay, in the dtype of the update."""
     if isinstance(u, RowSparse) or isinstance(change, RowSparse):
         dtype = dtype_of(u)
@@ -132,6 +126,9 @@ class decoupled_weight_decay(Transform):
 
     For a row-sparse gradient, only touched rows decay. An inner transform that keeps copies of
     the parameters is told about the decay.
+
+    Of its own kind: its schedules count by themselves, and the decay may come before the inner
+    step.
 
     Args:
       inner: the optimizer; its updates point downhill.
@@ -182,7 +179,7 @@ class decoupled_weight_decay(Transform):
         scheduled = callable(self.weight_decay) or callable(self.learning_rate)
         return WeightDecaySchedule if scheduled else EmptyState
 
-    def init(self, params: Params) -> DecoupledWeightDecayState:
+    def init(self, params):
         """Return the inner state, and a count of 0 for a schedule."""
         masks.check_patterns(self, self.mask, params)
         return DecoupledWeightDecayState(
@@ -200,9 +197,7 @@ class decoupled_weight_decay(Transform):
             return decay, state
         return decay, state._replace(count=safe_increment(state.count))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DecoupledWeightDecayState]:
+    def update(self, updates, state, params=None, **extra):
         """Take the inner step, and decay."""
         require_params(self, params)
         state = check_state(self, state, DecoupledWeightDecayState)
@@ -218,11 +213,9 @@ class decoupled_weight_decay(Transform):
         gs_in, ps_in = ([column[k] for k in where] for column in (gs, ps))
         inner_params, changes, inner_state = params, [], state.inner_state
         if self.decay_first:
-            changes = engine.map_rows(_decay_change_of_param, [gs_in, ps_in], decay)
+            changes = engine.map_rows(_change_of_param, [gs_in, ps_in], decay)
             moved_ps = list(ps)
-            for k, p in zip(
-                where, engine.map_rows(_param_moved_by_decay, [ps_in, changes]), strict=True
-            ):
+            for k, p in zip(where, engine.map_rows(_param_moved, [ps_in, changes]), strict=True):
                 moved_ps[k] = p
             inner_params = aligned.rebuilt(moved_ps)
             inner_state = told_start(self.inner, inner_state, params, inner_params)
@@ -230,7 +223,7 @@ class decoupled_weight_decay(Transform):
         if self.cautious:
             # A step has the dtype of its gradient. In 8 bits a small one would be 0, and its sign
             # unknown.
-            wide = iter(engine.map_rows(_wide_enough_to_decay, [gs_in]))
+            wide = iter(engine.map_rows(_wide_enough, [gs_in]))
             inner_grads = treedef.unflatten(
                 [next(wide) if k in where else g for k, g in enumerate(gs)]
             )
@@ -240,7 +233,7 @@ class decoupled_weight_decay(Transform):
         us = treedef.flatten_up_to(inner_updates)
         us_in = [us[k] for k in where]
         if self.decay_first:
-            new = engine.map_rows(_update_with_decay_change, [us_in, changes])
+            new = engine.map_rows(_update_with_change, [us_in, changes])
         else:
             statics = [self.cautious] * len(where)
             new = engine.map_rows(

@@ -7,12 +7,8 @@ import jax.numpy as jnp
 from gradxform.base import call_update, transform
 from gradxform.errors import name_of
 from gradxform.numerics import as_step, cast
-from gradxform.types import Array, NonNegativeInt, OptState, Params, Updates
+from gradxform.types import Array, NonNegativeInt, OptState
 from gradxform.wrappers.parts import StatelessWrapper
-
-__all__ = [
-    "external_step",
-]
 
 
 @transform
@@ -40,25 +36,17 @@ class external_step(StatelessWrapper):
     inner: Any
     at: NonNegativeInt | None = None
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state."""
         state = self.inner.init(params)
-        if not _has_own_step_count(state):
+        if not _has_own_count(state):
             raise ValueError(
                 f"{name_of(self)}: {name_of(self.inner)} has no count in its state; leave it "
                 "outside."
             )
         return state
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        step: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, *, step=None, **extra):
         """Update the inner transform at that step."""
         if step is not None:
             step = as_step(self, "step", step)
@@ -69,11 +57,11 @@ class external_step(StatelessWrapper):
         return call_update(self.inner, updates, state, params, extra)
 
 
-def _has_own_step_count(state: OptState) -> bool:
+def _has_own_count(state: OptState) -> bool:
     if isinstance(state, dict):
-        return any(map(_has_own_step_count, state.values()))
+        return any(map(_has_own_count, state.values()))
     if isinstance(state, tuple | list):
-        return "count" in getattr(state, "_fields", ()) or any(map(_has_own_step_count, state))
+        return "count" in getattr(state, "_fields", ()) or any(map(_has_own_count, state))
     return False
 
 

@@ -3,17 +3,13 @@
 from typing import Any
 
 from gradxform import engine
-from gradxform.base import transform
+from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of
 from gradxform.leaves import path_str, shape_of
 from gradxform.leaves.storage import Factored, matrix_axes
-from gradxform.types import NonNegativeInt, StaticTree
+from gradxform.types import NonNegativeSize, StaticTree
 from gradxform.wrappers.parts import at_least
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
-
-__all__ = [
-    "factor_state",
-]
 
 
 @transform
@@ -59,9 +55,10 @@ class factor_state(StorageWrapper):
 
     inner: Any
     slot: StaticTree = "nu"
-    min_dim_size_to_factor: NonNegativeInt = 128
+    min_dim_size_to_factor: NonNegativeSize = 128
 
     reaches = ("entry", "row", "array")
+    rules = (ArrayRule,)
     sees_pieces = True
     where = "as row and column means"
     chooser = "slot"

@@ -11,15 +11,20 @@ from jax import lax
 from gradxform._jax.versions import with_whole_dims
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
-from gradxform.leaves import align, align_params, dtype_of, is_abstract, path_str, with_paths
+from gradxform.leaves import (
+    Path,
+    align,
+    align_params,
+    dtype_of,
+    is_abstract,
+    is_hole,
+    path_str,
+    with_paths,
+)
 from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast, promote
-from gradxform.types import Array, OptState, Params, Updates
+from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.parts import StatelessWrapper
-
-__all__ = [
-    "flatten",
-]
 
 
 @transform
@@ -56,28 +61,29 @@ class flatten(StatelessWrapper):
         """The tree: slots are not divided as the parameters are."""
         return "tree"
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state, for the vector of all parameters."""
         return self.inner.init(self._vector(jax.tree.leaves(params)))
 
     def _vector(self, leaves: list[Any]) -> Any:
         """Return the entries of all leaves in the widest of their dtypes."""
-        if not leaves:
-            return jnp.zeros(0, jnp.float32)
         kinds = {jnp.issubdtype(dtype_of(x), jnp.complexfloating) for x in leaves}
         if len(kinds) > 1:
             raise TypeError(
                 f"{name_of(self)}: some arrays are complex and others real; wrap it as "
                 f"split_real_and_imaginary({name_of(self)}(...))."
             )
-        dtype = promote(*map(dtype_of, leaves))
-        if any(map(is_abstract, leaves)):
-            size = sum(math.prod(x.shape) for x in leaves)
-            return jax.ShapeDtypeStruct((size,), dtype)
-        arrays = [cast(jnp.asarray(x), dtype) for x in leaves]
-        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in map(with_whole_dims, arrays)])
+        return as_one_vector(leaves)
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def params_inside(self, place: Path, params: Params) -> Params:
+        """Return the vector of all parameters."""
+        return as_one_vector(jax.tree.leaves(params))
+
+    def params_outside(self, place: Path, inside: PyTree, params: Params) -> PyTree:
+        """Return the vector as arrays."""
+        return of_one_vector(inside, params)
+
+    def moved(self, state, old, new):
         """Return the inner state after something else has moved the parameters."""
         news, treedef = jax.tree.flatten(new)
         olds = align(self, new, treedef, old, "the parameters had")
@@ -86,9 +92,7 @@ class flatten(StatelessWrapper):
             after[i] = x
         return tell_moved(self.inner, state, self._vector(before), self._vector(after))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates of the vector, as arrays."""
         gs, treedef = jax.tree.flatten(updates)
         if params is None:
@@ -121,6 +125,26 @@ class flatten(StatelessWrapper):
                     "parameters to know how many entries that freezes; call update(updates, state, "
                     "params)."
                 )
+
+
+def as_one_vector(leaves: list[Any]) -> Any:
+    """Return the entries of all leaves, one after the other, in the widest of their dtypes."""
+    if not leaves:
+        return jnp.zeros(0, jnp.float32)
+    dtype = promote(*map(dtype_of, leaves))
+    if any(map(is_abstract, leaves)):
+        size = sum(math.prod(jnp.shape(x)) for x in leaves)
+        return jax.ShapeDtypeStruct((size,), dtype)
+    arrays = [cast(jnp.asarray(x), dtype) for x in leaves]
+    return jnp.concatenate([lax.reshape(x, (x.size,)) for x in map(with_whole_dims, arrays)])
+
+
+def of_one_vector(vector: Any, like: PyTree) -> PyTree:
+    """Return the entries of a vector as arrays, in the structure and the shapes of a tree."""
+    leaves, treedef = jax.tree.flatten(like)
+    if is_hole(vector):
+        return jax.tree.unflatten(treedef, [vector] * len(leaves))
+    return jax.tree.unflatten(treedef, _pieces_of_flat_vector(vector, leaves))
 
 
 def _pieces_of_flat_vector(vector: Any, columns: list[Any]) -> list[Array]:

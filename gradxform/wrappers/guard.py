@@ -12,7 +12,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, within
 from gradxform.slots import zero_count
-from gradxform.types import Array, NonNegativeInt, OptState, Params, PyTree, Updates
+from gradxform.types import Array, NonNegativeInt, Params, PyTree, Updates
 from gradxform.values.registry import register
 from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Guard, check
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def _not_finite_count_for_guard(x: Any) -> Array:
+def _not_finite_count(x: Any) -> Array:
     return jnp.sum(~jnp.isfinite(entries_of_leaf(x)), dtype=jnp.int32)
 
 
@@ -93,7 +93,7 @@ class apply_if_finite(Guard):
         """Return whether a gradient that is not finite would be one too many to skip."""
         return (safe_increment(state.notfinite_count) > self.max_consecutive_errors,)
 
-    def init(self, params: Params) -> ApplyIfFiniteState:
+    def init(self, params):
         """Return counts of 0 and the inner state."""
         return ApplyIfFiniteState(
             notfinite_count=zero_count(),
@@ -102,10 +102,17 @@ class apply_if_finite(Guard):
             inner_state=self.inner.init(params),
         )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ApplyIfFiniteState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the inner update if every entry is finite, or after too many consecutive skips."""
+        return self._updated(updates, state, params, extra, False)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after the update, or as they are if it is skipped."""
+        return self._updated(updates, state, params, extra, True)
+
+    def _updated(
+        self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], to_params: bool
+    ) -> tuple[Any, ApplyIfFiniteState]:
         check_state(self, state, ApplyIfFiniteState)
         updates = engine.merged_rows(updates)
         notfinite_count = safe_increment(state.notfinite_count)
@@ -114,11 +121,11 @@ class apply_if_finite(Guard):
         notfinite_count = jnp.where(finite, 0, notfinite_count)
         accept = finite | too_many
         given = updates, state.inner_state, params, extra
-        updates, inner_state = update_when(
-            self, self.inner, accept, *given, zeros=True, found=found.inside
+        new, inner_state = update_when(
+            self, self.inner, accept, *given, zeros=True, to_params=to_params, found=found.inside
         )
         total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
-        return updates, state._replace(
+        return new, state._replace(
             notfinite_count=notfinite_count.astype(jnp.int32),
             last_finite=finite,
             total_notfinite=total,
@@ -135,7 +142,7 @@ def skip_not_finite(
       A boolean scalar, and a dict with that scalar (`should_skip`) and the number of entries that
       are not finite (`num_not_finite`, int32).
     """
-    counts = engine.map_rows(_not_finite_count_for_guard, [leaves_of(updates)])
+    counts = engine.map_rows(_not_finite_count, [leaves_of(updates)])
     num_not_finite = jnp.sum(jnp.stack(counts)) if counts else zero_count()
     skip = num_not_finite > 0
     return skip, {"should_skip": skip, "num_not_finite": num_not_finite}

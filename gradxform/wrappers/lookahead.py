@@ -16,7 +16,8 @@ from gradxform.base import (
 )
 from gradxform.errors import name_of
 from gradxform.leaves import align, require_params
-from gradxform.leaves.states import check_state, laid_like
+from gradxform.leaves.states import check_state
+from gradxform.leaves.storage import begun_anew
 from gradxform.numerics import cast, promote
 from gradxform.slots import zero_count
 from gradxform.transforms.evaluated import eval_methods_of
@@ -24,13 +25,11 @@ from gradxform.transforms.tree_rules import copied_params
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
-    OptState,
     Params,
     PositiveInt,
     Scalar,
     Slot,
     UnitInterval,
-    Updates,
 )
 from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.parts import check_movable, keeps_copies
@@ -86,9 +85,7 @@ def is_pair(params: Any) -> TypeGuard[LookaheadParams]:
     return isinstance(params, tuple) and any(k.__name__ == "LookaheadParams" for k in kinds)
 
 
-def _lookahead_pull(
-    u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
-) -> tuple[Array, Array]:
+def _pull(u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar) -> tuple[Array, Array]:
     """Return the updates of the fast and of the slow weights."""
     wide = promote(u.dtype, p.dtype, slow.dtype)
     distance = cast(p, wide) + cast(u, wide) - cast(slow, wide)
@@ -97,19 +94,19 @@ def _lookahead_pull(
     return cast(fast, u.dtype), jnp.where(sync, rate * distance, jnp.zeros_like(distance))
 
 
-def _lookahead_pull_of_params(
+def _pull_of_params(
     u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
 ) -> tuple[Array, Array]:
-    """Like `_lookahead_pull`, both in the dtype of the update."""
-    fast, change = _lookahead_pull(u, p, slow, sync, step_size)
+    """Like `_pull`, both in the dtype of the update."""
+    fast, change = _pull(u, p, slow, sync, step_size)
     return fast, cast(change, u.dtype)
 
 
-def _lookahead_pull_of_state(
+def _pull_of_state(
     u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
 ) -> tuple[Array, Array]:
     """Return the update of the fast weights, and the new slow weights."""
-    fast, change = _lookahead_pull(u, p, slow, sync, step_size)
+    fast, change = _pull(u, p, slow, sync, step_size)
     return fast, cast(cast(slow, change.dtype) + change, slow.dtype)
 
 
@@ -127,6 +124,8 @@ class lookahead(Transform):
     fast parameters; the updates are a pair too. Must be the last part of a chain, because its
     updates must be applied unchanged. A fast optimizer that keeps copies of the parameters
     (`scale_by_madgrad`, `distributed.zero1`, ...) is told how far they are pulled back.
+
+    Of its own kind: it sets the parameters to copies of its own, and the copies to them.
 
     Args:
       fast_optimizer: the optimizer of the fast weights.
@@ -158,7 +157,7 @@ class lookahead(Transform):
         """How far the fast optimizer looks."""
         return locality_of(self.fast_optimizer)
 
-    def init(self, params: Params) -> LookaheadState | LookaheadWithSlowState:
+    def init(self, params):
         """Return the fast state and, for plain parameters, the slow weights."""
         steps = zero_count()
         if is_pair(params):
@@ -167,20 +166,14 @@ class lookahead(Transform):
             self.fast_optimizer.init(params), steps, copied_params(params)
         )
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
         if not is_pair(new):
             return super().moved(state, old, new)
         fast_state = tell_moved(self.fast_optimizer, state.fast_state, old.fast, new.fast)
         return state._replace(fast_state=fast_state)
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, LookaheadState | LookaheadWithSlowState]:
+    def update(self, updates, state, params=None, **extra):
         """Take a fast step, and synchronize if it is time."""
         require_params(self, params)
         pair = is_pair(params)
@@ -205,7 +198,7 @@ class lookahead(Transform):
         ps = align(self, updates, treedef, fast, "the parameters have").leaves
         old_slow = params.slow if pair else state.slow
         slow = align(self, updates, treedef, old_slow, "the slow weights have")
-        pull = _lookahead_pull_of_params if pair else _lookahead_pull_of_state
+        pull = _pull_of_params if pair else _pull_of_state
         pulled = engine.map_rows(pull, [us, ps, slow.leaves], sync, self.slow_step_size)
         new = jax.tree.unflatten(treedef, [u for u, _ in pulled])
         keeps = keeps_copies(self.fast_optimizer)
@@ -216,8 +209,7 @@ class lookahead(Transform):
             first = self.fast_optimizer.init(fast)
             if keeps:  # `init` copies the parameters before this step
                 first = tell_moved(self.fast_optimizer, first, fast, apply_updates(fast, new))
-            first = laid_like(first, fast_state)  # another library may return other classes
-            fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, first)
+            fast_state = begun_anew(sync, first, fast_state)
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:
             slow_updates = jax.tree.unflatten(treedef, [s for _, s in pulled])

@@ -24,7 +24,7 @@ from gradxform.numerics import (
     times,
 )
 from gradxform.slots import zero_count
-from gradxform.types import Array, Fraction, OptState, Params, PositiveInt, Range, Updates
+from gradxform.types import Array, Fraction, OptState, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when
@@ -150,7 +150,7 @@ class loss_scale(Guard):
         """The axis over whose replicas it agrees."""
         return () if self.axis_name is None else (self.axis_name,)
 
-    def init(self, params: Params) -> LossScaleState:
+    def init(self, params):
         """Return the first scale, counts of 0 and the inner state."""
         return LossScaleState(
             loss_scale=jnp.array(scalar(self.initial_scale), copy=True),
@@ -168,9 +168,7 @@ class loss_scale(Guard):
         """Return the inverse of the scale."""
         return 1 / scalar(state.loss_scale)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, LossScaleState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the inner update on the gradients of the loss itself, if they are finite."""
         check_state(self, state, LossScaleState)
         updates = engine.merged_rows(updates)
@@ -284,7 +282,7 @@ def has_loss_scale(tx: Any) -> bool:
 
 def has_scale(state: OptState) -> bool:
     """Whether there is a loss scale in a state, at any depth."""
-    return bool(_loss_scale_states_in(state))
+    return bool(_states(state))
 
 
 def scale_in(part: Any, state: OptState) -> Array:
@@ -293,7 +291,7 @@ def scale_in(part: Any, state: OptState) -> Array:
     Raises:
       ValueError: if there is none, or there are several.
     """
-    states = _loss_scale_states_in(state)
+    states = _states(state)
     if len(states) != 1:
         have = f"{len(states)} scales" if states else "no scale"
         raise ValueError(
@@ -304,7 +302,7 @@ def scale_in(part: Any, state: OptState) -> Array:
     return as_number(part, "the scale in the state", scale)
 
 
-def _loss_scale_states_in(state: Any) -> list[LossScaleState]:
+def _states(state: Any) -> list[LossScaleState]:
     def is_scale_state(x: Any) -> bool:
         return isinstance(x, LossScaleState)
 

@@ -8,19 +8,19 @@ import numpy as np
 
 from gradxform import engine
 from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
+from gradxform.engine import tree_sums
 from gradxform.errors import require_at_least
 from gradxform.leaves import align_params, align_slot, require_params
 from gradxform.leaves.states import check_state
 from gradxform.numerics import cast, promote, safe_increment, scalar, scalar_dtype
+from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
-from gradxform.transforms.tree_rules import copied_params, tree_sums
+from gradxform.transforms.tree_rules import copied_params
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
     NonNegative,
-    OptState,
-    Params,
     Positive,
     Scalar,
     Size,
@@ -30,11 +30,6 @@ from gradxform.types import (
 from gradxform.wrappers.agree import refuse_exchange
 from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies, refuse_complex
-
-__all__ = [
-    "mechanize",
-    "MechanicState",
-]
 
 
 class MechanicState(NamedTuple):
@@ -80,6 +75,8 @@ class mechanize(Transform):
     Parameters in bfloat16 or float16 would round the first steps away and never move: wrap the
     whole in `master_weights(...)`.
 
+    Of its own kind: a rule for the whole tree chooses the factor of all steps so far.
+
     Args:
       base_optimizer: the optimizer.
       weight_decay: the decay lambda inside h, at least 0.
@@ -115,7 +112,7 @@ class mechanize(Transform):
         check_changeable(self, self.base_optimizer)
         refuse_exchange(self, self.base_optimizer)
 
-    def init(self, params: Params) -> MechanicState:
+    def init(self, params):
         """Return scales of s_init in all, and a copy of the parameters."""
         n = self.num_betas
 
@@ -132,9 +129,7 @@ class mechanize(Transform):
             x0=copied_params(params),
         )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MechanicState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the scaled step from the first parameters."""
         require_params(self, params)
         state = check_state(self, state, MechanicState)
@@ -175,12 +170,13 @@ class mechanize(Transform):
         old_s = cast(state.s, scalar_dtype())
         total = jnp.sum(old_s)
         along_g, along_p, g_square, p_square = tree_sums(_mechanic_products, updates, leaves)
+        g_square = saturated(g_square)
         decay = scalar(self.weight_decay) * total * root(g_square) / (root(p_square) + eps)
-        h = (along_g + decay * along_p) / (total + eps)
+        h = bounded_square((along_g + decay * along_p) / (total + eps))
         betas = scalar(np.asarray([1 - 0.1**i for i in range(1, self.num_betas + 1)]))
         old_m = cast(state.m, h.dtype)
         m = jnp.maximum(betas * old_m, jnp.abs(h) + eps)  # r clips by the m of the last step
-        v = jnp.square(betas) * cast(state.v, h.dtype) + jnp.square(h)
+        v = saturated(jnp.square(betas) * cast(state.v, h.dtype) + jnp.square(h))
         r = betas * cast(state.r, h.dtype) + jnp.clip(h, -old_m, old_m) * old_s
         wealth = scalar(self.s_init) / self.num_betas * m + jnp.maximum(r, 0)
         s = wealth / (root(v) + eps)
@@ -197,6 +193,7 @@ def _mechanic_start_of_run(x0: Array, p: Array, is_first: Array) -> Array:
 
 
 def _mechanic_products(g: Array, p: Array, x0: Array) -> tuple[Array, ...]:
+    g = bounded_square(g)
     return g * (x0 - p), p * (x0 - p), g * g, p * p
 
 

@@ -105,15 +105,13 @@ class snapshot(Transform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", as_function(self.measure))
 
-    def init(self, params: Params) -> SnapshotState:
+    def init(self, params):
         """Return the measurement of the parameters."""
         if any(map(is_abstract, jax.tree.leaves(params))):
             return SnapshotState({self.measure_name: jax.eval_shape(self.measure, params)})
         return SnapshotState({self.measure_name: _copied_measurement(self.measure(params))})
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SnapshotState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates, and their measurement."""
         state = check_state(self, state, SnapshotState)
         _check_monitored_updates(self, updates, params)
@@ -171,9 +169,9 @@ class monitor(Transform):
             pairs[name] = measure if is_transform else as_function(measure)
         object.__setattr__(self, "measures", tuple(pairs.items()))
 
-    def init(self, params: Params) -> MonitorState:
+    def init(self, params):
         """Return the states of the measures, and zeros as measurements."""
-        states = [_first_state_of_monitor(measure, params) for _, measure in self.measures]
+        states = [_first_state(measure, params) for _, measure in self.measures]
         measurements = {}
         for (name, measure), state in zip(self.measures, states, strict=True):
             shapes = jax.eval_shape(
@@ -191,9 +189,7 @@ class monitor(Transform):
             (("measure_states", str(i)), x) for i, x in measures if isinstance(x, SupportsTransform)
         ]
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MonitorState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates, and their measurements."""
         state = check_state(self, state, MonitorState)
         _check_monitored_updates(self, updates, params)
@@ -223,7 +219,7 @@ def _check_monitored_names(part: Any, actual: Mapping[str, Any], names: list[str
         )
 
 
-def _first_state_of_monitor(measure: Any, params: Params) -> OptState:
+def _first_state(measure: Any, params: Params) -> OptState:
     """Return the first state of a measure; an empty one for a function."""
     return measure.init(params) if isinstance(measure, SupportsTransform) else EmptyState()
 
@@ -244,6 +240,8 @@ class on_measurement(Transform):
     For `monitor`, which passes the updates on. In a state of measurements, booleans and integers
     are floats.
 
+    Of its own kind: the inner transform sees a measurement, not updates.
+
     Args:
       inner: a transform, such as `ema`.
       measure: a function of the updates that returns an array, or a tree of arrays.
@@ -263,14 +261,12 @@ class on_measurement(Transform):
         """Return the place of the inner state."""
         return [(("1",), self.inner)]
 
-    def init(self, params: Params) -> tuple[EmptyState, Any]:
+    def init(self, params):
         """Return the inner state for the measurement of the parameters."""
         shapes = jax.eval_shape(lambda p: _measurement_as_floats(self.measure(p)), params)
         return EmptyState(), self.inner.init(shapes)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[PyTree, tuple[Any, Any]]:
+    def update(self, updates, state, params=None, **extra):
         """Return the result of the inner transform for the measurement."""
         if not isinstance(state, tuple | list) or len(state) != 2:
             raise TypeError(

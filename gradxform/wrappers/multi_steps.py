@@ -14,7 +14,7 @@ from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
 from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, DType, OptState, Params, Slot, Updates
+from gradxform.types import Array, DType, Params, Slot, Updates
 from gradxform.wrappers.accumulation.accumulate import (
     period_at,
     running_mean,
@@ -24,11 +24,6 @@ from gradxform.wrappers.accumulation.accumulate import (
 from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.update_when import check_exact, update_when
-
-__all__ = [
-    "MultiSteps",
-    "MultiStepsState",
-]
 
 
 class MultiStepsState(NamedTuple):
@@ -57,6 +52,8 @@ class MultiSteps(Transform):
 
     Around a part that communicates between replicas, such as `distributed.tower`, all replicas skip
     a micro-batch that one of them must skip.
+
+    Of its own kind: its state is Optax's, with a mean of micro-batches; `accumulate` is a `Guard`.
 
     Args:
       opt: the optimizer.
@@ -117,7 +114,7 @@ class MultiSteps(Transform):
         """Return whether the last update was a step of the optimizer."""
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
-    def init(self, params: Params) -> MultiStepsState:
+    def init(self, params):
         """Return an empty accumulator and the optimizer's state."""
         step = zero_count()
         acc = zeros_like(params, self.accumulator_dtype)
@@ -151,9 +148,7 @@ class MultiSteps(Transform):
             )
         return skip, skip_state
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MultiStepsState]:
+    def update(self, updates, state, params=None, **extra):
         """Accumulate, and take a step if it is due."""
         check_state(self, state, MultiStepsState)
         check_exact(self, self.opt, updates)

@@ -21,16 +21,11 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, scalar, shrinking
-from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Updates
+from gradxform.types import Array, Bound, Params, UnitInterval
 from gradxform.values import Value
 from gradxform.values.fields import value
 from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
-
-__all__ = [
-    "qk_clip",
-    "query_key",
-]
 
 
 @value
@@ -138,7 +133,7 @@ class qk_clip(StatelessWrapper):
         """How far the inner transform looks, but at least the array."""
         return at_least("array", self.inner)
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state."""
         self._axes(params)
         return self.inner.init(params)
@@ -164,7 +159,7 @@ class qk_clip(StatelessWrapper):
                 if is_twice or not all(-n <= axis < n for axis in axes):
                     raise ValueError(
                         f"{name_of(self)}: layers has heads={layer.heads!r} for "
-                        f"{_muonclip_param(path)}, whose shape is {shapes[path]}. Name axes of it."
+                        f"{_param(path)}, whose shape is {shapes[path]}. Name axes of it."
                     )
                 axes_at[path] = tuple(axis % n for axis in axes)
             if layer.queries in axes_at and layer.keys in axes_at:
@@ -178,19 +173,11 @@ class qk_clip(StatelessWrapper):
         if q != k and math.prod(shapes[ends[0]]) != math.prod(shapes[ends[1]]):
             raise ValueError(
                 f"{name_of(self)}: the axes of the heads have lengths {q} in "
-                f"{_muonclip_param(ends[0])} and {k} in {_muonclip_param(ends[1])}. Heads that "
+                f"{_param(ends[0])} and {k} in {_param(ends[1])}. Heads that "
                 "share their keys cannot be clipped one by one; leave the layer out of layers."
             )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        max_logits: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, *, max_logits=None, **extra):
         """Take the inner step, and shrink the heads whose logits are too large."""
         require_params(self, params)
         _, treedef = flatten_updates(updates)
@@ -224,8 +211,8 @@ class qk_clip(StatelessWrapper):
             name, layer = self.layers[0]
             got = "none were given" if max_logits is None else f"got {shown(max_logits)}"
             raise ValueError(
-                f"{name_of(self)}: {_muonclip_param(layer.queries)} and "
-                f"{_muonclip_param(layer.keys)} need the largest logit of every head, and {got}. "
+                f"{name_of(self)}: {_param(layer.queries)} and "
+                f"{_param(layer.keys)} need the largest logit of every head, and {got}. "
                 f"Pass update(..., max_logits={{{name!r}: array}}) with one for each head."
             )
         for name, layer in self.layers:
@@ -233,7 +220,7 @@ class qk_clip(StatelessWrapper):
                 had = f"has {', '.join(map(repr, max_logits))}" if max_logits else "is empty"
                 raise ValueError(
                     f"{name_of(self)}: max_logits lacks {name!r}, the layer of "
-                    f"{_muonclip_param(layer.queries)}; it {had}. Pass the largest logit of "
+                    f"{_param(layer.queries)}; it {had}. Pass the largest logit of "
                     "each of its heads."
                 )
             if not hasattr(max_logits[name], "dtype"):
@@ -243,7 +230,7 @@ class qk_clip(StatelessWrapper):
                 except (TypeError, ValueError):
                     raise TypeError(
                         f"{name_of(self)}: max_logits[{name!r}], for "
-                        f"{_muonclip_param(layer.queries)}, must be an array with a number for "
+                        f"{_param(layer.queries)}, must be an array with a number for "
                         f"each head, got {shown(max_logits[name])}."
                     ) from None
         for name in max_logits:
@@ -260,7 +247,7 @@ class qk_clip(StatelessWrapper):
         """Require one real number for each head of a parameter."""
         if not jnp.issubdtype(s.dtype, jnp.floating):
             raise TypeError(
-                f"{name_of(self)}: max_logits[{name!r}], for {_muonclip_param(path)}, must be "
+                f"{name_of(self)}: max_logits[{name!r}], for {_param(path)}, must be "
                 f"floating, got dtype {s.dtype}."
             )
         lengths = tuple(shape[axis] for axis in axes)
@@ -270,12 +257,12 @@ class qk_clip(StatelessWrapper):
         if not fits:
             raise ValueError(
                 f"{name_of(self)}: max_logits[{name!r}] has shape {s.shape}, and the axes {axes} "
-                f"of {_muonclip_param(path)} have the lengths {lengths}. Pass one number for each "
+                f"of {_param(path)} have the lengths {lengths}. Pass one number for each "
                 "head; an axis must be a multiple of their number."
             )
 
 
-def _muonclip_param(path: str) -> str:
+def _param(path: str) -> str:
     return f"parameter {path_str(tuple(path.split('/')))}"
 
 

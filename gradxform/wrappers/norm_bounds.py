@@ -19,17 +19,13 @@ from gradxform.leaves import (
     shape_of,
     with_paths,
 )
-from gradxform.leaves.masks import Mask, by_path, check_patterns
+from gradxform.leaves.masks import Mask, check_patterns, entries_of
 from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinking, taming
 from gradxform.transforms.matrices.array_norms import array_norms
-from gradxform.types import Array, Bound, OptState, Params, Updates
+from gradxform.types import Array, Bound, Params, Updates
 from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
-
-__all__ = [
-    "variable_clipping",
-]
 
 Dims = tuple[int, ...]
 
@@ -108,7 +104,7 @@ class variable_clipping(StatelessWrapper):
         in_rows = all(d > 0 for _, dims in self.dims_by_path for d in dims)
         return at_least("row" if in_rows else "array", self.inner)
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state."""
         self._dims_of_leaves(params, params)
         return self.inner.init(params)
@@ -145,16 +141,14 @@ class variable_clipping(StatelessWrapper):
     def _selected(self, which: str | Mask, params: Params) -> Iterator[Any]:
         if isinstance(which, Mask):
             check_patterns(self, which, params)
-            selected, _ = by_path(self, which, params)
+            selected = entries_of(self, which, params).of_leaves
             yield from (path for path, is_in in selected.items() if is_in)
         else:
             yield from (
                 path for path, p in with_paths(params) if "/".join(path) == which and not is_hole(p)
             )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Take the inner step, and clip the parameters."""
         require_params(self, params)
         gs, treedef = flatten_updates(updates)

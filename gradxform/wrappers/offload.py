@@ -11,12 +11,8 @@ from gradxform.base import transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import shape_of
 from gradxform.leaves.storage import MEMORIES, is_stored, on_host
-from gradxform.types import Choice, NonNegativeInt, OptState, Params, StaticTree
+from gradxform.types import Choice, NonNegativeSize, Params, StaticTree
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
-
-__all__ = [
-    "offload_state",
-]
 
 
 @transform
@@ -29,6 +25,12 @@ class offload_state(StorageWrapper):
     time of those transfers that the compiler cannot overlap.
 
     Call `init` under `jax.jit`: the state is then not on the device before it is on the host.
+
+    A step that donates the state must donate the parameters too, or gradients of their shapes, and
+    return their successors before the state; or have all its arguments on a mesh
+    (`jax.device_put(params, jax.NamedSharding(mesh, jax.P()))`). Otherwise JAX does not compare the
+    memories of what it pairs, gives the memory of a slot to an update on the device, and ends the
+    process.
 
     Args:
       inner: a transform whose rules look no further than an array. It may store its slots in fewer
@@ -50,7 +52,7 @@ class offload_state(StorageWrapper):
 
     inner: Any
     memory_kind: Choice = "pinned_host"
-    min_size: NonNegativeInt = field(default=4096, kw_only=True)
+    min_size: NonNegativeSize = field(default=4096, kw_only=True)
     which: StaticTree = field(default=None, kw_only=True)
 
     reaches = ("entry", "row", "array")
@@ -61,13 +63,13 @@ class offload_state(StorageWrapper):
         super().__post_init__()
         require_one_of(self, "memory_kind", tuple(MEMORIES))
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state, with its slots in the memory of the host."""
-        kinds = memories_of(_offload_device(params))
+        kinds = memories_of(_device(params))
         if self.memory_kind not in kinds:
             raise ValueError(
                 f"{name_of(self)}: memory_kind is {self.memory_kind!r}, which "
-                f"{_offload_device(params)} does not have; it has {', '.join(sorted(kinds))}. "
+                f"{_device(params)} does not have; it has {', '.join(sorted(kinds))}. "
                 f"Leave {name_of(self)} out on this platform."
             )
         return super().init(params)
@@ -87,7 +89,7 @@ def memories_of(device: Any) -> set[str]:
     return {memory.kind for memory in device.addressable_memories()}
 
 
-def _offload_device(params: Params) -> Any:
+def _device(params: Params) -> Any:
     """Return a device that this process may ask about its memories."""
     for x in jax.tree.leaves(params):
         if isinstance(x, jax.Array) and not is_tracer(x):

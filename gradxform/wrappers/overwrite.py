@@ -15,14 +15,9 @@ from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.slots import zero_count
 from gradxform.transforms.evaluated import eval_methods_of
 from gradxform.transforms.tree_rules import copied_params, decay_at
-from gradxform.types import Array, Decay, OptState, Params, PositiveInt, Slot, Updates
+from gradxform.types import Array, Decay, PositiveInt, Slot
 from gradxform.wrappers.average import Averager, Rate
 from gradxform.wrappers.changed_steps import told_change
-
-__all__ = [
-    "overwriting_average",
-    "OverwritingAverageState",
-]
 
 
 def _overwriting_update(u: Array, p: Array, average: Array, due: Array) -> Array:
@@ -86,7 +81,7 @@ class overwriting_average(Averager):
         """Whether it overwrites."""
         return self.every is not None
 
-    def init(self, params: Params) -> OverwritingAverageState:
+    def init(self, params):
         """Return the inner state and a copy of the parameters."""
         return OverwritingAverageState(self.inner.init(params), zero_count(), copied_params(params))
 
@@ -109,11 +104,10 @@ class overwriting_average(Averager):
         return {"average": (share, None)}
 
     def _is_due(self, state: Any) -> Array:
-        return (self._steps(state) + 1) % (self.every or 1) == 0
+        every = 1 if self.every is None else self.every
+        return (self._steps(state) + 1) % every == 0
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the inner updates, or those that lead to the average, and the state with it."""
         inner_updates, state = super().update(updates, state, params, **extra)
         if self.every is None:
@@ -135,7 +129,7 @@ class overwriting_average(Averager):
         inner_state = told_change(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state as if the last step had led to where something else has moved them."""
         state = check_state(self, state, OverwritingAverageState)
         return super().moved(state, old, new)

@@ -19,7 +19,7 @@ from gradxform.base import (
 from gradxform.errors import name_of
 from gradxform.interop import OfFunctions, OfFunctionsExtraArgs, stateless, stateless_with_tree_map
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
-from gradxform.types import OptState, Params, Updates
+from gradxform.types import OptState, Updates
 
 T = TypeVar("T")
 
@@ -47,15 +47,19 @@ class StatelessWrapper(Transform):
         """How far the inner transform looks."""
         return locality_of(self.inner)
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state, with slots for all parameters."""
         return self.inner.init(params)
+
+    def with_stored_arrays(self, state: OptState, like: Any) -> OptState:
+        """Return the state with stored arrays in their classes; see `only_stores`."""
+        return state
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return that the state is the inner transform's."""
         return [((), self.inner)]
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the inner state after something else has moved the parameters."""
         return tell_moved(self.inner, state, old, new)
 
@@ -121,10 +125,10 @@ def keeps_copies(tx: Any) -> bool:
 
 
 def _keeps_copies(tx: Any) -> bool:
-    return any(map(_part_keeps_copy, all_parts(tx)))
+    return any(map(_keeps_copy, all_parts(tx)))
 
 
-def _part_keeps_copy(part: Any) -> bool:
+def _keeps_copy(part: Any) -> bool:
     """Whether a part itself reacts to a move, rather than only telling the parts in it."""
     if not isinstance(part, GradientTransformation):
         return False
@@ -177,7 +181,7 @@ def check_movable(mover: Any, tx: Any) -> None:
             )
         forwards = part.holds or type(part).moved is not Transform.moved
         if not forwards and any(map(keeps_copies, inner_parts(part))):
-            copy = next(filter(_part_keeps_copy, all_parts(part)))
+            copy = next(filter(_keeps_copy, all_parts(part)))
             raise ValueError(
                 f"{name_of(mover)}: it moves the parameters, {name_of(copy)} keeps a copy of them, "
                 f"and {name_of(part)} around it does not tell it when they move; let it define "

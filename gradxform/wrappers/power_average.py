@@ -39,7 +39,7 @@ def exponent_of(length: float) -> float:
     return max(0.0, float(np.max(roots.real)))
 
 
-def _check_length_of_average(part: Any, length: Any) -> None:
+def _check_length(part: Any, length: Any) -> None:
     is_number = isinstance(length, int | float) and not isinstance(length, bool)
     if not is_number:
         raise TypeError(f"{name_of(part)}: lengths must be numbers, got {shown(length)}.")
@@ -108,7 +108,7 @@ class power_moving_average(Averager):
         if not self.lengths:
             raise ValueError(f"{name_of(self)}: lengths must have at least one length, got ().")
         for length in self.lengths:
-            _check_length_of_average(self, length)
+            _check_length(self, length)
         object.__setattr__(self, "lengths", tuple(map(float, self.lengths)))
         for i, length in enumerate(self.lengths):
             if length in self.lengths[:i]:
@@ -116,7 +116,7 @@ class power_moving_average(Averager):
                     f"{name_of(self)}: lengths must be different, got {length!r} twice."
                 )
 
-    def init(self, params: Params) -> PowerMovingAverageState:
+    def init(self, params):
         """Return the inner state, and a copy of the parameters for every length."""
         averages = {repr(length): copied_params(params) for length in self.lengths}
         return PowerMovingAverageState(self.inner.init(params), zero_count(), averages)
@@ -174,11 +174,7 @@ def power_snapshots(state: Any) -> list[PowerSnapshot]:
     Raises:
       ValueError: if it contains none, or more than one, or has not been updated.
     """
-    states = [
-        x
-        for x in jax.tree.leaves(state, is_leaf=_is_power_average_state)
-        if _is_power_average_state(x)
-    ]
+    states = [x for x in jax.tree.leaves(state, is_leaf=_is_state) if _is_state(x)]
     if len(states) != 1:
         raise ValueError(
             "power_snapshots: the state must contain one PowerMovingAverageState, but "
@@ -196,7 +192,7 @@ def power_snapshots(state: Any) -> list[PowerSnapshot]:
     ]
 
 
-def _is_power_average_state(x: Any) -> bool:
+def _is_state(x: Any) -> bool:
     return isinstance(x, PowerMovingAverageState)
 
 
@@ -226,12 +222,12 @@ def reconstruct_average(
     Reference: Karras et al., Analyzing and Improving the Training Dynamics of Diffusion Models,
     2024, section 3.2 and Algorithm 3.
     """
-    snapshots = [_checked_power_snapshot(i, snapshot) for i, snapshot in enumerate(snapshots)]
+    snapshots = [_checked_snapshot(i, snapshot) for i, snapshot in enumerate(snapshots)]
     if not snapshots:
         raise ValueError(
             "reconstruct_average: snapshots must have at least one snapshot, got none."
         )
-    _check_length_of_average("reconstruct_average", length)
+    _check_length("reconstruct_average", length)
     first, last = (pick(s.step for s in snapshots) for pick in (min, max))
     step = last if step is None else step
     if not first <= step <= last:
@@ -239,12 +235,12 @@ def reconstruct_average(
             f"reconstruct_average: step must be from {first} to {last}, the steps of the first and "
             f"of the last snapshot, got {shown(step)}."
         )
-    factors = _factors_of_power_snapshots(
+    factors = _factors_of_snapshots(
         [s.step for s in snapshots], [s.length for s in snapshots], step, length
     )
     flat = [jax.tree_util.tree_flatten_with_path(s.average) for s in snapshots]
     for leaves, treedef in flat:
-        _check_power_snapshots_alike(leaves, treedef, *flat[-1])
+        _check_snapshots_alike(leaves, treedef, *flat[-1])
     sums = []
     for column in zip(*(leaves for leaves, _ in flat), strict=True):
         dtype = np.asarray(column[-1][1]).dtype
@@ -257,7 +253,7 @@ def reconstruct_average(
     return jax.tree.unflatten(flat[-1][1], sums)
 
 
-def _checked_power_snapshot(index: int, snapshot: Any) -> PowerSnapshot:
+def _checked_snapshot(index: int, snapshot: Any) -> PowerSnapshot:
     if getattr(snapshot, "_fields", None) != PowerSnapshot._fields:
         raise TypeError(
             f"reconstruct_average: snapshots[{index}] must be a PowerSnapshot, got "
@@ -265,7 +261,7 @@ def _checked_power_snapshot(index: int, snapshot: Any) -> PowerSnapshot:
             "PowerSnapshot(step, length, average)."
         )
     step, length = int(snapshot.step), float(snapshot.length)
-    _check_length_of_average(f"reconstruct_average: snapshots[{index}]", length)
+    _check_length(f"reconstruct_average: snapshots[{index}]", length)
     if step < 1:
         raise ValueError(
             f"reconstruct_average: snapshots[{index}] must have a step of at least 1, got {step}."
@@ -273,9 +269,7 @@ def _checked_power_snapshot(index: int, snapshot: Any) -> PowerSnapshot:
     return PowerSnapshot(step, length, snapshot.average)
 
 
-def _check_power_snapshots_alike(
-    leaves: Any, treedef: Any, last_leaves: Any, last_treedef: Any
-) -> None:
+def _check_snapshots_alike(leaves: Any, treedef: Any, last_leaves: Any, last_treedef: Any) -> None:
     if treedef != last_treedef:
         raise ValueError("reconstruct_average: the averages of the snapshots differ in structure.")
     for (path, x), (_, y) in zip(leaves, last_leaves, strict=True):
@@ -286,18 +280,18 @@ def _check_power_snapshots_alike(
             )
 
 
-def _factors_of_power_snapshots(
+def _factors_of_snapshots(
     steps: Sequence[int], lengths: Sequence[float], step: int, length: float
 ) -> np.ndarray:
     """Return by what to multiply each snapshot, so that their sum is nearest to the average."""
     t = np.asarray([*steps, step], np.float64)
     g = np.asarray([*map(exponent_of, lengths), exponent_of(length)])
-    products = _inner_products_of_power_averages(t[:, None], g[:, None], t[None], g[None])
+    products = _inner_products(t[:, None], g[:, None], t[None], g[None])
     # Averages of near steps are almost equal, and the system almost singular: cut off its noise.
     return np.linalg.lstsq(products[:-1, :-1], products[:-1, -1], rcond=1e-13)[0]
 
 
-def _inner_products_of_power_averages(t: Any, g: Any, other_t: Any, other_g: Any) -> np.ndarray:
+def _inner_products(t: Any, g: Any, other_t: Any, other_g: Any) -> np.ndarray:
     """Return the inner products of the weights of averages, as functions of time.
 
     At step t, time r <= t has the weight (g + 1) r^g / t^(g + 1). The integral of the product of

@@ -11,14 +11,10 @@ from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, flatten_updates, masks, require_params
 from gradxform.numerics import add, at_least_float32, cast, promote
-from gradxform.types import MaskedNode, OptState, Params, StaticMask, StaticTree, Updates
+from gradxform.types import MaskedNode, StaticMask, StaticTree
 from gradxform.values import thawed
 from gradxform.wrappers.changed_steps import told_change
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
-
-__all__ = [
-    "project",
-]
 
 
 @transform
@@ -97,14 +93,12 @@ class project(StatelessWrapper):
         """The whole tree, which the projection sees."""
         return "tree"
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state."""
         masks.check_patterns(self, self.mask, params)
         return self.inner.init(params)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Take the inner step, and project the parameters."""
         require_params(self, params)
         _, treedef = flatten_updates(updates)
@@ -116,7 +110,7 @@ class project(StatelessWrapper):
             mask = masks.resolve(self, self.mask, params)
             is_in = align(self, updates, treedef, mask, "the mask has").leaves
         points = [
-            _param_to_project(p, u) if selected else MaskedNode()
+            _param(p, u) if selected else MaskedNode()
             for p, u, selected in zip(ps, us, is_in, strict=True)
         ]
         for k, point in self._projected(points, treedef):
@@ -145,7 +139,7 @@ class project(StatelessWrapper):
         return jax.tree.map(lambda x, y: cast(jnp.asarray(x), y.dtype), new, tree)
 
 
-def _param_to_project(p: Any, u: Any) -> Any:
+def _param(p: Any, u: Any) -> Any:
     """Return a parameter after its update, in float32 or wider."""
     wide = at_least_float32(promote(p.dtype, u.dtype))
     return add(cast(jnp.asarray(p), wide), cast(jnp.asarray(u), wide))

@@ -2,36 +2,23 @@
 
 import math
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import call_update, transform
+from gradxform.base import transform
 from gradxform.errors import name_of
-from gradxform.leaves import align, align_params, check_shapes, masks, require_params
-from gradxform.numerics import abs_sq, at_least_float32, cast, over, promote, real_dtype, taming
+from gradxform.leaves import align, masks
+from gradxform.numerics import abs_sq, cast, over, real_dtype, taming
 from gradxform.numerics.roots import root
-from gradxform.types import Array, NonNegative, OptState, Params, PyTree, Size, StaticMask, Updates
-from gradxform.wrappers.agree import refuse_exchange
-from gradxform.wrappers.changed_steps import check_changeable, told_change
-from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
-
-__all__ = [
-    "remove_radial",
-]
-
-
-class _RadialLeaf(NamedTuple):
-    """What `_without_radial_part` must know of a leaf before anything is computed."""
-
-    axis: int
-    decays: bool
+from gradxform.types import Array, NonNegative, Size, StaticMask
+from gradxform.wrappers.after_step import AfterStep
 
 
 @transform
-class remove_radial(StatelessWrapper):
+class remove_radial(AfterStep):
     """Remove from steps their part along the parameters, where gradients do not have one.
 
     Update rule, with u' the update of the inner transform, for each array of two or more axes:
@@ -76,110 +63,64 @@ class remove_radial(StatelessWrapper):
     axis: Size = field(default=-1, kw_only=True)
 
     sees_pieces = True
-    handles_rows = False
     why_no_rows = "compares rows of whole arrays"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_exchange(self, self.inner)
-        check_movable(self, self.inner)
-        check_changeable(self, self.inner)
-
-    @property
-    def locality(self) -> str:
-        """How far the inner transform looks, but at least the array."""
-        return at_least("array", self.inner)
-
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state."""
         masks.check_patterns(self, self.mask, params)
         return self.inner.init(params)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
-        """Return the inner update without its radial part, and with decay."""
-        require_params(self, params)
-        new, state = call_update(self.inner, updates, state, params, extra)
+    def leaves(self, updates, params):
+        """Return for each array whether it decays."""
         gs, treedef = jax.tree.flatten(updates)
-        us = treedef.flatten_up_to(new)
-        check_shapes(self, updates, us, "the inner update has")
-        ps = align_params(self, updates, treedef, params).leaves
-        out = engine.map_rows(
-            _without_radial_part,
-            [us, gs, ps],
-            *(self.delta, self.wd_ratio, self.weight_decay, self.eps),
-            statics=self._leaves(gs, updates, treedef, params),
-            cuts=engine.cuts_of(updates),
-        )
-        changed = jax.tree.unflatten(treedef, out)
-        return changed, told_change(self.inner, state, params, new, changed)
-
-    def _leaves(
-        self, gs: list[Any], updates: Updates, treedef: Any, params: PyTree
-    ) -> list[_RadialLeaf]:
-        decays: list[Any] = [True] * len(gs)
-        if self.mask is not None:
-            mask = masks.resolve(self, self.mask, params)
-            decays = align(self, updates, treedef, mask, "the mask has").leaves
         for g in gs:
             if g.ndim > 1 and not -g.ndim <= self.axis < g.ndim:
                 raise ValueError(
                     f"{name_of(self)}: an array of shape {g.shape} does not have the axis "
                     f"{self.axis}; leave it out with masked(...), or set another axis."
                 )
-        return [_RadialLeaf(self.axis, bool(x)) for x in decays]
+        if self.mask is None:
+            return [True] * len(gs)
+        mask = masks.resolve(self, self.mask, params)
+        return [*map(bool, align(self, updates, treedef, mask, "the mask has").leaves)]
+
+    def after(self, u, g, p, leaf):
+        """Return a step with decay; without its part along `p`, if the gradient is normal to it."""
+        decay = jnp.asarray(self.weight_decay if leaf else 0.0, real_dtype(u.dtype))
+        if u.ndim < 2 or not u.size:
+            return u + cast(decay, u.dtype) * p
+        # In a range where the sums of squares are finite.
+        tame, tame_p = (
+            taming(engine.array_max(x)) for x in (jnp.maximum(jnp.abs(u), jnp.abs(g)), jnp.abs(p))
+        )
+        g, small, whole_p = cast(tame, u.dtype) * g, cast(tame, u.dtype) * u, p
+        # All below but the decay is the same for a parameter of another length.
+        p, eps = cast(tame_p, u.dtype) * p, tame_p * self.eps
+        axis = self.axis % u.ndim
+        shape, others = engine.whole_shape(u), tuple(i for i in range(u.ndim) if i != axis)
+        terms = _product_terms(g, p), abs_sq(g), abs_sq(p), _product_terms(p, small)
+        by_row = engine.array_sums(*((x, others) for x in terms), keepdims=True)
+        in_all = engine.array_sums(*((x, (axis,)) for x in by_row), keepdims=True)
+
+        def cosine(gp: Array, gg: Array, pp: Array, pu: Array) -> Array:
+            sizes = [jnp.maximum(root(x), eps) for x in (gg, pp)]
+            return over(jnp.abs(gp), sizes[0] * sizes[1], 0)
+
+        def tangent(gp: Array, gg: Array, pp: Array, pu: Array) -> Array:
+            size = root(pp) + eps
+            return small - cast(over(over(pu, size, 0), size, 0), u.dtype) * p
+
+        size = math.prod(shape)
+        is_right = [
+            engine.array_max(cosine(*by_row)) < self.delta / (size // shape[axis]) ** 0.5,
+            jnp.max(cosine(*in_all)) < self.delta / size**0.5,
+        ]
+        none_is = ~(is_right[0] | is_right[1])
+        tangential = jnp.where(is_right[0], tangent(*by_row), tangent(*in_all))
+        u = jnp.where(none_is, u, tangential / cast(tame, u.dtype))
+        return u + cast(jnp.where(none_is, decay, self.wd_ratio * decay), u.dtype) * whole_p
 
 
-def _radial_product_terms(x: Array, y: Array) -> Array:
+def _product_terms(x: Array, y: Array) -> Array:
     """Return the terms of the inner product of two arrays; real also for complex ones."""
     return jnp.real(x * jnp.conj(y)) if jnp.iscomplexobj(x) else x * y
-
-
-def _without_radial_part(
-    u: Array,
-    g: Array,
-    p: Array,
-    delta: Any,
-    wd_ratio: Any,
-    weight_decay: Any,
-    eps: Any,
-    leaf: _RadialLeaf,
-) -> Array:
-    """Return an update with decay; without its part along `p`, if the gradient is normal to it."""
-    dtype, wide = g.dtype, at_least_float32(promote(u.dtype, g.dtype, p.dtype))
-    real = real_dtype(wide)
-    u, g, p = (cast(x, wide) for x in (u, g, p))
-    delta, wd_ratio, weight_decay, eps = (
-        cast(jnp.asarray(x), real) for x in (delta, wd_ratio, weight_decay, eps)
-    )
-    decay = weight_decay if leaf.decays else jnp.zeros_like(weight_decay)
-    if u.ndim < 2 or not u.size:
-        return cast(u + cast(decay, wide) * p, dtype)
-    # In a range where the sums of squares are finite.
-    tame = taming(engine.array_max(jnp.maximum(jnp.abs(u), jnp.abs(g))))
-    g, small = cast(tame, wide) * g, cast(tame, wide) * u
-    axis = leaf.axis % u.ndim
-    shape, others = engine.whole_shape(u), tuple(i for i in range(u.ndim) if i != axis)
-    terms = (_radial_product_terms(g, p), abs_sq(g), abs_sq(p), _radial_product_terms(p, small))
-    by_row = engine.array_sums(*((x, others) for x in terms), keepdims=True)
-    in_all = engine.array_sums(*((x, (axis,)) for x in by_row), keepdims=True)
-
-    def cosine(gp: Array, gg: Array, pp: Array, pu: Array) -> Array:
-        sizes = [jnp.maximum(root(x), eps) for x in (gg, pp)]
-        return over(jnp.abs(gp), sizes[0] * sizes[1], 0)
-
-    def tangent(gp: Array, gg: Array, pp: Array, pu: Array) -> Array:
-        size = root(pp) + eps
-        return small - cast(over(over(pu, size, 0), size, 0), wide) * p
-
-    size = math.prod(shape)
-    is_right = [
-        engine.array_max(cosine(*by_row)) < delta / (size // shape[axis]) ** 0.5,
-        jnp.max(cosine(*in_all)) < delta / size**0.5,
-    ]
-    none_is = ~(is_right[0] | is_right[1])
-    tangential = jnp.where(is_right[0], tangent(*by_row), tangent(*in_all))
-    u = jnp.where(none_is, u, tangential / cast(tame, wide))
-    decay = jnp.where(none_is, decay, wd_ratio * decay)
-    return cast(u + cast(decay, wide) * p, dtype)

@@ -12,13 +12,8 @@ from gradxform.leaves.storage import begun_anew, is_stored
 from gradxform.numerics import safe_increment
 from gradxform.slots import zero_count
 from gradxform.tree.params_in_state import map_params
-from gradxform.types import Array, OptState, Params, PositiveInt, Updates
+from gradxform.types import Array, PositiveInt
 from gradxform.wrappers.parts import all_parts, at_least
-
-__all__ = [
-    "reset_state",
-    "ResetStateState",
-]
 
 
 class ResetStateState(NamedTuple):
@@ -38,6 +33,8 @@ class reset_state(Transform):
 
     A schedule in the inner transform begins anew too, with `counts`: put learning rates and weight
     decay after this part of a chain.
+
+    Of its own kind: it changes the inner state, not the steps.
 
     Args:
       inner: the transform.
@@ -76,13 +73,11 @@ class reset_state(Transform):
         """How far the inner transform looks."""
         return at_least("entry", self.inner)
 
-    def init(self, params: Params) -> ResetStateState:
+    def init(self, params):
         """Return a count of 0 and the inner state."""
         return ResetStateState(zero_count(), self.inner.init(params))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ResetStateState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates of the inner transform."""
         check_state(self, state, ResetStateState)
         require_params(self, params)

@@ -22,7 +22,7 @@ from gradxform.transforms.scaling import scale
 from gradxform.transforms.tree_rules import copied_params
 from gradxform.transforms.two_gradients import TakesFirstGradients
 from gradxform.tree.apply import apply_updates
-from gradxform.types import Array, OptState, Params, PositiveInt, PyTree, Size, Slot, Updates
+from gradxform.types import Array, Params, PositiveSize, PyTree, Size, Slot, Updates
 from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.registry import register
 from gradxform.wrappers.agree import agreed_flags, check_bound
@@ -90,6 +90,8 @@ class sam(Transform):
     On replicas, `sam(distributed.tower(...), ...)` lets each of them climb on its own batch (the
     paper's m-sharpness), and `distributed.tower(sam(...))` all of them on the mean.
 
+    Of its own kind: one step takes several calls, at other parameters.
+
     Args:
       optimizer: the outer optimizer.
       adv_optimizer: the optimizer whose steps are turned around; it descends, as `sgd(rho)` does.
@@ -112,7 +114,7 @@ class sam(Transform):
 
     optimizer: Any
     adv_optimizer: Any
-    sync_period: PositiveInt = 2
+    sync_period: PositiveSize = 2
     reset_state: bool = True
     opaque_mode: bool = False
     batch_axis_name: str | None = None
@@ -163,7 +165,7 @@ class sam(Transform):
         """The class of the state."""
         return SAMGradientsState if self._takes_first and not self.opaque_mode else SAMState
 
-    def init(self, params: Params) -> Any:
+    def init(self, params):
         """Return the states of both optimizers and, unless opaque, a copy of the parameters."""
         firsts = {"first": zeros_like(params)} if self._kind is SAMGradientsState else {}
         return self._kind(
@@ -174,15 +176,7 @@ class sam(Transform):
             **firsts,
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        grad_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, Any]:
+    def update(self, updates, state, params=None, *, grad_fn=None, **extra):
         """Return one step of the period, or with opaque_mode the outer step of a whole one."""
         require_params(self, params)
         is_ours = isinstance(state, SAMState | SAMGradientsState)
@@ -211,12 +205,12 @@ class sam(Transform):
         firsts: dict[str, Any] = {}
         if self._takes_first:
             firsts = self._with_first(updates, state, is_first)
-            outer_extra = extra | _first_gradients_for_sam_parts(firsts["first"], ~is_plain)
+            outer_extra = extra | _first_gradients_for_parts(firsts["first"], ~is_plain)
         else:
             outer_extra = extra
         all_ps, structure = jax.tree.flatten(params)
         cache = align_slot(self, params, structure, state, "cache")
-        pairs = engine.map_rows(_start_of_sam_period, [cache.leaves, all_ps], is_first)
+        pairs = engine.map_rows(_start_of_period, [cache.leaves, all_ps], is_first)
         wide_start = jax.tree.unflatten(structure, [start for start, _ in pairs])
         # The outer optimizer sees the same numbers in the dtypes of the parameters.
         start = jax.tree.unflatten(structure, [p for _, p in pairs])
@@ -231,7 +225,7 @@ class sam(Transform):
         ps = align(self, updates, treedef, params, "the parameters have").leaves
         starts = align(self, updates, treedef, wide_start, "the cache has").leaves
         columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, starts]
-        us = engine.map_rows(_sam_back_or_climb, columns, is_last)
+        us = engine.map_rows(_back_or_climb, columns, is_last)
         if self.reset_state:
             adv_state = begun_anew(is_last, self.adv_optimizer.init(start), adv_state)
         is_over = turn >= self.sync_period - 1 + (self.plain_steps or 0)
@@ -250,7 +244,7 @@ class sam(Transform):
         slot = align_slot(self, updates, treedef, state, "first")
         check_shapes(self, updates, slot.leaves, "the state's first has")
         return {
-            "first": slot.rebuilt(engine.map_rows(_first_sam_gradient, [slot.leaves, gs], is_first))
+            "first": slot.rebuilt(engine.map_rows(_first_gradient, [slot.leaves, gs], is_first))
         }
 
     # ------------------------------------------------------------------ a whole period a call
@@ -294,7 +288,7 @@ class sam(Transform):
         else:
             grads, adv_state = climb(state.adv_state)
         if self._takes_first:
-            extra = extra | _first_gradients_for_sam_parts(updates, turn == 0)
+            extra = extra | _first_gradients_for_parts(updates, turn == 0)
         new, opt_state = call_update(self.optimizer, grads, state.opt_state, params, extra)
         return new, state._replace(steps_since_sync=count, opt_state=opt_state, adv_state=adv_state)
 
@@ -327,24 +321,24 @@ class sam(Transform):
         return lax.pmean(wide, axis)
 
 
-def _start_of_sam_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
+def _start_of_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
     """Return where the period began, in the dtypes of the cache and of the parameter."""
     p = jnp.asarray(p)
     start = jnp.where(is_first, cast(p, cache.dtype), cache)
     return start, cast(start, p.dtype)
 
 
-def _first_sam_gradient(old: Array, g: Array, is_first: Array) -> Array:
+def _first_gradient(old: Array, g: Array, is_first: Array) -> Array:
     """Return the first gradient as the state keeps it."""
     return jnp.where(is_first, cast(g, old.dtype), old)
 
 
-def _first_gradients_for_sam_parts(first: PyTree, after_climb: Array) -> dict[str, Any]:
+def _first_gradients_for_parts(first: PyTree, after_climb: Array) -> dict[str, Any]:
     """Return the extra arguments of parts that need the first gradients."""
     return {"first_gradients": first, "after_climb": after_climb}
 
 
-def _sam_back_or_climb(
+def _back_or_climb(
     outer: Array, climb: Array, g: Array, p: Array, start: Array, is_last: Array
 ) -> Array:
     """Return the way back and the outer step at the last call, else the climb."""
@@ -358,7 +352,7 @@ def asam(
     optimizer: Any,
     rho: float = 0.5,
     eta: float = 0.01,
-    sync_period: int = 2,
+    sync_period: Size = 2,
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> sam:

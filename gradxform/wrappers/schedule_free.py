@@ -42,7 +42,6 @@ from gradxform.types import (
     PositiveShare,
     PyTree,
     Slot,
-    Updates,
 )
 from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies
@@ -93,12 +92,12 @@ class ScheduleFreeWithXState(NamedTuple):
         """Return the state with `params` as x, or without it where it can be computed."""
         return (
             self._replace(x=copied_params(params))
-            if _is_narrow_for_schedule_free(params)
+            if _is_narrow(params)
             else ScheduleFreeState(*self[:6])
         )
 
 
-def _is_narrow_for_schedule_free(params: Params) -> bool:
+def _is_narrow(params: Params) -> bool:
     """Whether a parameter has fewer than 32 bits."""
     dtypes = map(dtype_of, jax.tree.leaves(params))
     return any(dtype != at_least_float32(dtype) for dtype in dtypes)
@@ -121,7 +120,7 @@ def _schedule_free_x(y: Array, z: Array, inverse: Array) -> Array:
     return z + cast(inverse, wide) * (y - z)
 
 
-def _schedule_free_step_with_x(
+def _step_with_x(
     u: Array, y: Array, z: Array, x: Array | None, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, ...]:
     """Return the update of y, and the new z and x."""
@@ -134,10 +133,10 @@ def _schedule_free_step_with_x(
     return cast(new_y - cast(y, wide), u.dtype), new_z, new_x
 
 
-def _schedule_free_step_without_x(
+def _step_without_x(
     u: Array, y: Array, z: Array, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, Array]:
-    u, z, _ = _schedule_free_step_with_x(u, y, z, None, inverse, b1, c)
+    u, z, _ = _step_with_x(u, y, z, None, inverse, b1, c)
     return u, z
 
 
@@ -171,6 +170,9 @@ class schedule_free(Transform):
     optimizer that keeps copies of the parameters is told where they go. Every entry moves towards
     the average in every step, so that it refuses row-sparse gradients. Around a part that may have
     to skip a step use `apply_if_finite(schedule_free(...), n)`, not the reverse.
+
+    Of its own kind: gradients are taken at parameters that it computes from those of the inner
+    steps.
 
     Args:
       base_optimizer: the optimizer that moves z.
@@ -218,7 +220,7 @@ class schedule_free(Transform):
         """How far the base optimizer looks."""
         return locality_of(self.base_optimizer)
 
-    def init(self, params: Params) -> ScheduleFreeState | ScheduleFreeWithXState:
+    def init(self, params):
         """Return the base optimizer's state, and copies of the parameters."""
         state = ScheduleFreeState(
             b1=scalar(self.b1),
@@ -229,14 +231,10 @@ class schedule_free(Transform):
             z=copied_params(params, self.state_dtype),
         )
         return (
-            ScheduleFreeWithXState(*state, x=copied_params(params))
-            if _is_narrow_for_schedule_free(params)
-            else state
+            ScheduleFreeWithXState(*state, x=copied_params(params)) if _is_narrow(params) else state
         )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ScheduleFreeState | ScheduleFreeWithXState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates of y, and the state with the new z."""
         require_params(self, params)
         has_x = getattr(state, "_fields", None) == ScheduleFreeWithXState._fields
@@ -252,7 +250,7 @@ class schedule_free(Transform):
         for slot in slots:
             check_shapes(self, base_updates, slot.leaves, "the state has")
         columns = [us, ys, *(slot.leaves for slot in slots)]
-        rule = _schedule_free_step_with_x if has_x else _schedule_free_step_without_x
+        rule = _step_with_x if has_x else _step_without_x
         rows = engine.map_rows(rule, columns, inverse, state.b1, c)
         new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
         if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
@@ -289,7 +287,7 @@ class schedule_free(Transform):
             c = jnp.minimum(1, cast((1 - scalar(self.b1)) * scalar(self.decoupling), c.dtype) * c)
         return state._replace(**new), c
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters: x, y and z alike."""
         state = super().moved(state, old, new)
         if not isinstance(state, ScheduleFreeWithXState):

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-def _sharpness_climbing_sam(
+def _climbing_sam(
     optimizer: Any,
     rho: ScalarOrSchedule,
     adaptive: bool,
@@ -76,7 +76,7 @@ def gsam(
     Algorithm 1.
     """
     outer = chain(subtract_surrogate_gap(alpha), optimizer)
-    return _sharpness_climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
+    return _climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
 @with_checked_arguments
@@ -119,7 +119,7 @@ def wsam(
     else:
         sharpness = mix_gradients(-1.0, 1.0), scale(a), scale_by_learning_rate(learning_rate)
         outer = sum_of(chain(mix_gradients(1.0, 0.0), optimizer), chain(*sharpness))
-    return _sharpness_climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
+    return _climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
 @with_checked_arguments
@@ -159,7 +159,7 @@ def looksam(
     if period < 1:
         raise ValueError(f"looksam: period must be at least 1, got {period!r}.")
     outer = chain(reuse_sharpness(alpha), optimizer)
-    return _sharpness_climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name, period - 1)
+    return _climbing_sam(outer, rho, adaptive, opaque_mode, batch_axis_name, period - 1)
 
 
 for _factory in (gsam, looksam, wsam):

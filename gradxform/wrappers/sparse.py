@@ -12,12 +12,6 @@ from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.types import Choice, MaskedNode, OptState, Params, Updates
 from gradxform.wrappers.parts import StatelessWrapper
 
-__all__ = [
-    "only_dense",
-    "only_rows",
-    "sparse_semantics",
-]
-
 SEMANTICS = ("rows", "dense", "slots", "raw", "error")
 
 
@@ -55,9 +49,7 @@ class sparse_semantics(StatelessWrapper):
         super().__post_init__()
         require_one_of(self, "semantics", SEMANTICS)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Update the inner transform with the gradients in that form."""
         if self.semantics == "error":
             engine.refuse_rows(self.inner, updates, "is for dense gradients only here")
@@ -124,9 +116,7 @@ class only_dense(_OnlySparseOrDense):
 
     inner: Any
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Update the leaves with a dense gradient."""
         return self._update_kind(False, updates, state, params, extra)
 
@@ -141,8 +131,6 @@ class only_rows(_OnlySparseOrDense):
 
     inner: Any
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Update the leaves with a row-sparse gradient."""
         return self._update_kind(True, updates, state, params, extra)

@@ -10,14 +10,9 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import as_number, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count
 from gradxform.transforms.spikes import Sample, next_spread
-from gradxform.types import Array, Bound, Decay, NonNegativeInt, OptState, Params, Updates
+from gradxform.types import Array, Bound, Decay, NonNegativeInt
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.update_when import update_when
-
-__all__ = [
-    "skip_loss_spikes",
-    "SkipLossSpikesState",
-]
 
 
 class SkipLossSpikesState(NamedTuple):
@@ -86,7 +81,7 @@ class skip_loss_spikes(Guard):
         """How far the inner transform looks."""
         return locality_of(self.inner)
 
-    def init(self, params: Params) -> SkipLossSpikesState:
+    def init(self, params):
         """Return empty statistics, counts of 0 and the inner state."""
         return SkipLossSpikesState(
             count=zero_count(),
@@ -103,15 +98,7 @@ class skip_loss_spikes(Guard):
         """Return whether a step of this loss may be taken."""
         return (self._usual(as_number(self, "value", extra["value"]), state)[1],)
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any,
-        **extra: Any,
-    ) -> tuple[Updates, SkipLossSpikesState]:
+    def update(self, updates, state, params=None, *, value, **extra):
         """Run the inner update unless the loss stands out."""
         check_state(self, state, SkipLossSpikesState)
         updates = engine.merged_rows(updates)
@@ -135,9 +122,11 @@ class skip_loss_spikes(Guard):
     def _usual(self, loss: Array, state: SkipLossSpikesState) -> tuple[Array, Array]:
         """Return whether a loss does not stand out, and whether its step may be taken."""
         mean, finite = scalar(state.mean), jnp.isfinite(loss)
-        # Infinite deviations times a variance of 0 are NaN, and no loss is greater than NaN.
-        is_far = loss > mean + scalar(self.deviations) * jnp.sqrt(scalar(state.var))
-        is_multiple = (mean > 0) & (loss > scalar(self.factor) * mean)
+        far, many = scalar(self.deviations), scalar(self.factor)
+        # As 0 where they are infinite: times a variance or a mean of 0 they are NaN.
+        bound_far, bound_many = (jnp.where(jnp.isfinite(x), x, 0) for x in (far, many))
+        is_far = jnp.isfinite(far) & (loss > mean + bound_far * jnp.sqrt(scalar(state.var)))
+        is_multiple = jnp.isfinite(many) & (mean > 0) & (loss > bound_many * mean)
         usual = finite & ~((state.count >= self.warmup_steps) & (is_far | is_multiple))
         return usual, usual | (finite & (state.consecutive_skips >= self.max_consecutive_skips))
 

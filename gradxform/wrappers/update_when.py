@@ -20,6 +20,7 @@ from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values.content import parts_of
 from gradxform.wrappers.checks import Findings, remembering_findings
+from gradxform.wrappers.one_pass import call_update_params
 from gradxform.wrappers.parts import exact_part
 
 
@@ -34,9 +35,10 @@ def update_when(
     *,
     differentiable: bool = False,
     zeros: bool = False,
+    to_params: bool = False,
     before: Callable[[Updates], Updates] | None = None,
     found: Findings | None = None,
-) -> tuple[Updates, OptState]:
+) -> tuple[Any, OptState]:
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
     Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place.
@@ -46,6 +48,9 @@ def update_when(
 
     With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: `updates`
     do not become the result, so that a loop would have to copy them first.
+
+    With `to_params` the parameters after the update take the place of the updates, or the
+    parameters as they are if it is not due.
 
     The result has the dtypes of `updates` and `state`, whatever dtypes `tx` returns, so that they
     do not depend on `due`.
@@ -64,28 +69,29 @@ def update_when(
     # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
     # these, and it accesses 2 sizes less (adam: 12 and 14).
     check_exact(part, tx, updates)
-    key = _UpdateWhenKey(part, tx, differentiable, zeros)
-    arguments = due, updates, state, params, _extra_for_update_when(tx, extra), before, found
-    return by_value(_conditional_update, key, arguments)
+    key = _Key(part, tx, differentiable, zeros, to_params)
+    arguments = due, updates, state, params, _extra(tx, extra), before, found
+    return by_value(_conditional, key, arguments)
 
 
-class _UpdateWhenKey(NamedTuple):
+class _Key(NamedTuple):
     """Key of the program of a conditional update: all that it depends on beside its arguments."""
 
     part: Any
     tx: Any
     differentiable: bool
     zeros: bool
+    to_params: bool
 
 
-def _extra_for_update_when(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
+def _extra(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
     """Return extra arguments without the functions that `tx` does not take."""
     names = extra_names(tx)
     return {k: x for k, x in extra.items() if names is None or k in names or not callable(x)}
 
 
-def _conditional_update(
-    key: _UpdateWhenKey,
+def _conditional(
+    key: _Key,
     due: Array,
     updates: Updates,
     state: OptState,
@@ -95,52 +101,61 @@ def _conditional_update(
     findings: Findings | None,
 ) -> tuple[Updates, OptState]:
     """Return the result of `update_when`."""
-    part, tx, differentiable, zeros = key
-    sparse = has_rows(updates)
+    part, tx, differentiable, zeros, to_params = key
+    sparse = has_rows(updates) and not to_params
     # All that the loop may be differentiated by, unless a function hides more numbers.
     arguments = updates, params, extra, before, findings
     others = [x for x in jax.tree.leaves(arguments) if not isinstance(x, jax.Array)]
-    hides = any(map(_hides_numbers_from_update_when, (tx, *others)))
+    hides = any(map(_hides_numbers, (tx, *others)))
 
+    # These two get all traced arrays as arguments: `loop_at_most` keeps them beyond the trace.
     def called(
-        grads: Updates, its_state: OptState, arguments: Any = arguments
-    ) -> tuple[Updates, OptState]:
+        grads: Updates, its_state: OptState, arguments: Any, own: Any
+    ) -> tuple[Any, OptState]:
         _, params, extra, before, findings = arguments
         grads = grads if before is None else before(grads)
         with remembering_findings(grads, findings):
+            if to_params:
+                return call_update_params(tx, grads, its_state, own, extra)
             return call_update(tx, grads, its_state, params, extra)
 
     def turn(
-        carry: tuple[Array, Updates, OptState], arguments: Any = arguments
+        carry: tuple[Array, Updates, OptState], arguments: Any
     ) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry
         # Where the carry begins as zeros, the gradients are only in the arguments.
-        new, new_state = called(arguments[0] if sparse or zeros else old, old_state, arguments)
+        grads = arguments[0] if sparse or zeros or to_params else old
+        new, new_state = called(grads, old_state, arguments, old)
         new = new if sparse else like_before(part, tx, new, old)
         new_state = like_before(part, tx, new_state, old_state)
         return varying_like((jnp.zeros_like(flag), new, new_state), carry)
 
+    def turn_here(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
+        return turn(carry, arguments)
+
     def loop(state: OptState) -> tuple[Updates, OptState]:
         if sparse:  # `tx` may return updates of another structure than it gets
-            first = _zero_updates_if_not_due(called, updates, state)
+            of_updates = lambda g, s: called(g, s, arguments, None)  # noqa: E731
+            first = _zero_updates_if_not_due(of_updates, updates, state)
         else:
-            first = jax.tree.map(strongly_typed, updates)
-            first = jax.tree.map(_zeros_if_not_due, first) if zeros else first
+            first = jax.tree.map(strongly_typed, params if to_params else updates)
+            first = jax.tree.map(_zeros_if_not_due, first) if zeros and not to_params else first
         carry = (due, first, jax.tree.map(strongly_typed, state))
-        carry = settled_carry(turn, carry, (updates, params, extra))
+        carry = settled_carry(turn_here, carry, (updates, params, extra))
         if differentiable or zeros:
-            return lax.cond(due, turn, lambda carry: carry, carry)[1:]
-        sources = None if hides else arguments
-        return loop_at_most(1, lambda carry, *_: carry[0], turn, carry, sources)[1:]
+            return lax.cond(due, turn_here, lambda carry: carry, carry)[1:]
+        if hides:
+            return loop_at_most(1, lambda carry: carry[0], turn_here, carry)[1:]
+        return loop_at_most(1, lambda carry, _: carry[0], turn, carry, arguments)[1:]
 
     return _update_when_with_floats(loop, state)
 
 
-def _hides_numbers_from_update_when(x: Any) -> bool:
+def _hides_numbers(x: Any) -> bool:
     """Whether a value, or the closure of a function, may hold numbers that are traced."""
     parts = parts_of(x)
     if parts is not None:
-        return any(map(_hides_numbers_from_update_when, parts))
+        return any(map(_hides_numbers, parts))
     plain = bool | int | float | complex | str | bytes | type | None | np.ndarray | np.generic
     return not isinstance(x, plain)
 

@@ -4,12 +4,7 @@ from typing import Any
 
 from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
-from gradxform.types import OptState, Params, Updates
 from gradxform.wrappers.parts import StatelessWrapper
-
-__all__ = [
-    "variable_names",
-]
 
 
 @transform
@@ -42,9 +37,7 @@ class variable_names(StatelessWrapper):
         for field in ("slot_name", "accum_name", "linear_name"):
             check_variable_name(name_of(self), field, getattr(self, field))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Update the inner transform."""
         return call_update(self.inner, updates, state, params, extra)
 

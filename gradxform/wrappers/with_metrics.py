@@ -14,12 +14,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import abs_sq, add, at_least_float32, cast, over, same_bits
 from gradxform.numerics.roots import root
-from gradxform.types import Array, Choice, OptState, Params, PyTree, Updates
-
-__all__ = [
-    "with_metrics",
-    "WithMetricsState",
-]
+from gradxform.types import Array, Choice, PyTree
 
 NORMS = ("gradient", "update", "parameter")
 PER = ("tree", "group", "leaf")
@@ -36,24 +31,24 @@ class WithMetricsState(NamedTuple):
 
     def metrics(self) -> dict[str, Array]:
         """Return the norms, and the ratios to the norm of the parameters."""
-        norms = {k: _norms_by_metric_name(getattr(self, f"{k}_norm")) for k in NORMS}
-        numbers = {_metric_name(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
+        norms = {k: _norms_by_name(getattr(self, f"{k}_norm")) for k in NORMS}
+        numbers = {_name(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
         for k in ("gradient", "update"):
             for n, size in norms["parameter"].items():
                 if n in norms[k]:
-                    numbers[_metric_name(f"{k}_ratio", n)] = over(norms[k][n], size)
-        lost = _norms_by_metric_name(self.lost_steps)
-        return numbers | {_metric_name("lost_steps", n): x for n, x in lost.items()}
+                    numbers[_name(f"{k}_ratio", n)] = over(norms[k][n], size)
+        lost = _norms_by_name(self.lost_steps)
+        return numbers | {_name("lost_steps", n): x for n, x in lost.items()}
 
 
-def _norms_by_metric_name(norms: Any) -> dict[str, Array]:
+def _norms_by_name(norms: Any) -> dict[str, Array]:
     """Return the norms of a field as a dict."""
     if norms is None:
         return {}
     return norms if isinstance(norms, dict) else {"": norms}
 
 
-def _metric_name(norm: str, name: str) -> str:
+def _name(norm: str, name: str) -> str:
     return f"{norm}/{name}" if name else norm
 
 
@@ -75,6 +70,8 @@ class with_metrics(Transform):
 
     Replicas measure what they see, without communication: around `distributed.tower` each its own
     gradient, inside it the mean of all. Inside `distributed.zero1` norms cover all shards.
+
+    Of its own kind: it measures a step, and changes nothing.
 
     Args:
       inner: the transform to measure.
@@ -107,11 +104,11 @@ class with_metrics(Transform):
             listed = ", ".join(map(repr, NORMS))
             raise ValueError(must_be(self, "norms", f"a tuple of some of {listed}", self.norms))
 
-    def init(self, params: Params) -> WithMetricsState:
+    def init(self, params):
         """Return norms of 0 and the inner state."""
         # Behind a mask the groups are those of all parameters, also of those it hides.
         all_paths = [path for path, _ in with_paths(params)]
-        ends = {"tree": 0, "group": _first_difference_of_metrics(all_paths) + 1, "leaf": None}
+        ends = {"tree": 0, "group": _first_difference(all_paths) + 1, "leaf": None}
         names: dict[str, Path] = {}
         for path in [path for path, p in with_paths(params) if not is_hole(p)]:
             name = "/".join(path[: ends[self.per]])
@@ -133,9 +130,7 @@ class with_metrics(Transform):
         norms |= {"lost_steps": zeros()} if self.lost_steps else {}
         return WithMetricsState(inner_state=self.inner.init(params), **norms)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, WithMetricsState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the inner update, and the state with the norms of this step."""
         check_state(self, state, WithMetricsState)
         if "parameter" in self.norms or self.lost_steps:
@@ -143,20 +138,18 @@ class with_metrics(Transform):
         grads = engine.merged_rows(updates)
         updates, inner_state = call_update(self.inner, grads, state.inner_state, params, extra)
         leaves = {
-            "gradient": _metric_leaves_by_path(grads),
-            "update": _metric_leaves_by_path(updates),
+            "gradient": _leaves_by_path(grads),
+            "update": _leaves_by_path(updates),
         }
         if "parameter" in self.norms:
-            leaves["parameter"] = _touched_rows_for_metrics(
-                leaves["gradient"], _metric_leaves_by_path(params)
-            )
+            leaves["parameter"] = _touched_rows(leaves["gradient"], _leaves_by_path(params))
         norms = {
             f"{k}_norm": self._norms(getattr(state, f"{k}_norm"), leaves[k]) for k in self.norms
         }
         if self.lost_steps:
-            lost, sizes = _lost_entries_for_metrics(
+            lost, sizes = _lost_entries(
                 leaves["update"],
-                _touched_rows_for_metrics(leaves["update"], _metric_leaves_by_path(params)),
+                _touched_rows(leaves["update"], _leaves_by_path(params)),
             )
             norms["lost_steps"] = jax.tree.map(
                 lambda x, n, old: cast(over(x, n), old.dtype),
@@ -167,12 +160,12 @@ class with_metrics(Transform):
 
     def _norms(self, old: Any, leaves: dict[Path, Any]) -> Any:
         """Return the norms of leaves in the form and the dtypes of the old ones."""
-        sums = self._sums(old, _squares_for_metrics(leaves))
+        sums = self._sums(old, _squares(leaves))
         return jax.tree.map(lambda x, old: cast(root(x), old.dtype), sums, old)
 
     def _sums(self, old: Any, numbers: dict[Path, Array]) -> Any:
         """Return the sums of the numbers of leaves, in the form of `old`."""
-        sums = dict.fromkeys(_norms_by_metric_name(old), jnp.zeros((), jnp.float32))
+        sums = dict.fromkeys(_norms_by_name(old), jnp.zeros((), jnp.float32))
         for path, number in numbers.items():
             # A path begins with the name of one group only.
             starts = ("/".join(path[:k]) for k in range(len(path) + 1))
@@ -186,30 +179,30 @@ class with_metrics(Transform):
         return sums if isinstance(old, dict) else sums[""]
 
 
-def _first_difference_of_metrics(paths: list[Path]) -> int:
+def _first_difference(paths: list[Path]) -> int:
     """Return how many keys at the beginning of all paths are the same."""
     levels = zip(*paths, strict=False)  # as many as the shortest path has
     return next((k for k, keys in enumerate(levels) if len(set(keys)) > 1), 0)
 
 
-def _metric_leaves_by_path(tree: PyTree) -> dict[Path, Any]:
+def _leaves_by_path(tree: PyTree) -> dict[Path, Any]:
     return {path: x for path, x in with_paths(tree) if not is_hole(x)}
 
 
-def _touched_rows_for_metrics(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
+def _touched_rows(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
     """Return the parameters; of one with a row-sparse gradient, the touched rows."""
     rows = {path: g for path, g in grads.items() if isinstance(g, RowSparse)}
     touched = {path: g.with_values(engine.take_rows(g, params[path])) for path, g in rows.items()}
     return params | touched
 
 
-def _squares_for_metrics(leaves: dict[Path, Any]) -> dict[Path, Array]:
+def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
     """Return the sum of |x|^2 over each leaf, over all devices that hold shards of it."""
-    sums = engine.map_rows(_sum_of_squares_for_metrics, [list(leaves.values())])
+    sums = engine.map_rows(_sum_of_squares, [list(leaves.values())])
     return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
 
 
-def _lost_entries_for_metrics(
+def _lost_entries(
     updates: dict[Path, Any], params: dict[Path, Any]
 ) -> tuple[dict[Path, Array], dict[Path, Array]]:
     """Return for each update how many entries it does not move, and how many there are."""
@@ -233,7 +226,7 @@ def _lost_entries_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:
     return cast(lost, jnp.float32), jnp.asarray(u.size, jnp.float32)
 
 
-def _sum_of_squares_for_metrics(x: Any) -> Array:
+def _sum_of_squares(x: Any) -> Array:
     if isinstance(x, RowSparse):
         return x.sum_of_squares()
     return jnp.sum(abs_sq(cast(x, at_least_float32(x.dtype))))

@@ -1,6 +1,8 @@
 """Steps outside of jit: nothing is compiled after the first ones."""
 
 import contextlib
+import os
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import gradxform as gx
 from gradxform._jax.programs import by_program
 from gradxform.testing.promise import settings
 from tests.catalogue import CASES, WRAPPERS
+from tests.telling import with_new_parts
 
 pytestmark = pytest.mark.numeric
 
@@ -46,7 +49,7 @@ def programs_of_later_steps(case):
 SEARCHES = [name for name in CASES if "linesearch" in name or "lbfgs" in name]
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", with_new_parts(WRAPPERS))
 def test_later_steps_of_a_wrapper_compile_nothing(name):
     assert programs_of_later_steps(CASES[name]) == 0
 
@@ -158,3 +161,48 @@ def test_derivatives_pass_through_programs_that_are_shared():
     assert jnp.array_equal(jax.vmap(cubed)(jnp.arange(3.0)), jnp.arange(3.0) ** 3)
     with jax.disable_jit():
         assert cubed(3.0) == 27
+
+
+LAYERS = {f"layer_{i}": {"w": jnp.ones((4, 3)), "b": jnp.ones(3)} for i in range(2)}
+PARTS = {"matrix": gx.adamw(0.1), "vector": gx.sgd(0.1)}
+MATRICES = gx.ndim_at_least(2)
+
+
+def calls_of_the_second_step(tx):
+    """Return how many functions of the library that calls; comprehensions are not functions."""
+    grads, state = jax.tree.map(lambda p: 0.1 * p, LAYERS), tx.init(LAYERS)
+    _, state = tx.update(grads, state, LAYERS)
+    count = 0
+
+    def on_event(frame, event, _):
+        nonlocal count
+        code = frame.f_code
+        is_ours = code.co_filename.startswith(HOME) and code.co_name not in COMPREHENSIONS
+        count += event == "call" and is_ours
+
+    sys.setprofile(on_event)
+    try:
+        tx.update(grads, state, LAYERS)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+HOME = os.path.dirname(gx.__file__)
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
+@pytest.mark.parametrize(
+    ("tx", "most"),
+    [
+        (gx.adamw(0.1), 70),
+        (gx.adamw(0.1, mask=MATRICES), 90),
+        (gx.masked(gx.adamw(0.1), MATRICES), 100),
+        (gx.partition(PARTS, gx.label_by(("matrix", MATRICES), ("vector", True))), 160),
+        (gx.partition(PARTS, {k: {"w": "matrix", "b": "vector"} for k in LAYERS}), 160),
+        (gx.muon(0.1), 250),
+    ],
+    ids=["adamw", "adamw_mask", "masked", "label_by", "labels", "muon"],
+)
+def test_a_later_step_calls_few_functions(tx, most):
+    assert calls_of_the_second_step(tx) <= most

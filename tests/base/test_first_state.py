@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.base import first_state, first_state_of, state_with
+from gradxform.base import first_state, first_state_of, slots_with, state_with
 from gradxform.slots import zero_scalars_like
 from gradxform.types import Array, DType, MatrixSlot, NonNegativeSlot, Slot
+from tests.trees import assert_identical
 
 PARAMS = {
     "w": jnp.ones((2, 3)),
@@ -282,6 +283,34 @@ def test_an_option_chooses_the_class_of_the_state():
 
     assert type(optional().init(PARAMS)) is gx.EmptyState
     assert type(optional(counts=True).init(PARAMS)) is Count
+
+
+def test_a_slot_is_none_without_its_option():
+    class Both(NamedTuple):
+        first: Slot
+        last: NonNegativeSlot
+
+    @gx.transform
+    class optional(gx.ArrayRule):
+        after: int | None = None
+
+        State = Both
+        unused_slots = slots_with(first="after")
+
+        def rule(self, g, first, last, p):
+            assert (first is None) == (self.after is None)
+            return g, first if first is None else first + g, last + 1
+
+    params = {"w": jnp.ones(2)}
+    without, kept = optional(), optional(after=0)  # 0 is a number, not an option left out
+    state, both = without.init(params), kept.init(params)
+    assert state.first is None and both.first is not None
+    assert_identical(without.update(params, state, params)[1], Both(None, {"w": jnp.ones(2)}))
+    assert_identical(kept.update(params, both, params)[1], Both(params, params))
+    with pytest.raises(ValueError, match=r"optional: the state has arrays in first, which this"):
+        without.update(params, both, params)
+    with pytest.raises(ValueError, match=r"a leaf \['w'\], the state's first has none"):
+        kept.update(params, state, params)
 
 
 def test_a_scalar_for_each_parameter_is_real_and_wide():

@@ -30,6 +30,7 @@ UNSEEN = {
     ("sets_params", "qk_clip"): "its steps need the largest logits",
     ("sets_params", "master_weights"): "the row has parameters of 32 bits",
     ("sets_params", "stochastic_rounding"): "the row has parameters of 32 bits",
+    ("sets_params", "kahan"): "it follows what something else has moved",
     ("sets_params", "overwriting_average"): "no row overwrites within seven steps",
     ("leaves_path", "step_by_lbfgs"): "its steps need the loss as a function",
     ("leaves_path", "step_by_lbfgsb"): "its steps need the loss as a function",
@@ -37,7 +38,10 @@ UNSEEN = {
     ("zeros_unless", "skip_loss_spikes"): "the losses of the row do not rise",
     **{
         ("averages_of", f"scale_by_{name}"): "it keeps something else, too"
-        for name in ("amsgrad", "nadam", "adamax", "belief", "yogi", "acprop")
+        for name in (
+            *("amsgrad", "torch_amsgrad", "tf_amsgrad", "belief", "rectified_belief"),
+            *("nadam", "adamax", "yogi", "acprop", "adabound", "padam"),
+        )
     },
     ("begins_small", "scale_by_dog"): "the parameters of the rows are few and small",
     ("begins_small", "scale_by_dowg"): "the parameters of the rows are few and small",
@@ -50,7 +54,10 @@ UNSEEN = {
     ("rule_locality", "adagc"): "it refuses row-sparse gradients either way",
 }
 # Traits that others declare too often to leave out each: they have promises of their own.
-OFTEN = ("locality", "handles_rows", "why_no_rows", "asks_for_sums", "sees_pieces", "State")
+OFTEN = (
+    *("locality", "handles_rows", "why_no_rows", "asks_for_sums", "sees_pieces", "State"),
+    *("is_one_run", "only_stores"),
+)
 OF_LOSS_SCALE = ("needs_overflows",)  # of one class, whose tests construct what it forbids
 OF_AXES = ("exchanges", "divides", "takes_whole")
 WRONG = {"needs_params", "handles_complex", *OF_AXES, *OF_LOSS_SCALE, *OFTEN}

@@ -136,6 +136,10 @@ def test_line_searches_are_counted(tmp_path):
     for case in results["cases"]:
         counts = case["evaluations"]
         assert counts["lbfgs_steps"] <= counts["SciPy, float64"] + 2
+    [timed] = [case["times"] for case in results["cases"] if "times" in case]
+    for method in ("lbfgs_steps", "lbfgs"):
+        figures = timed[f"{method} / Optax's lbfgs"]
+        assert figures["time"]["ratio"] > 0 and figures["compile"]["ratio"] > 0
     assert results["vmap"]["lbfgs_steps"] <= 100
     assert results["vmap"]["lbfgs_steps, not minimized"] == 0
     assert (tmp_path / "linesearch.png").read_bytes()[:4] == b"\x89PNG"
@@ -150,7 +154,7 @@ def test_gradients_of_newton_cg_are_counted(tmp_path):
         jax.config.update("jax_enable_compilation_cache", cache)
     (case,) = json.loads((tmp_path / "curvature.json").read_text())["cases"]
     for counts in case["gradients"].values():
-        assert 0 < counts[0] < counts[1]
+        assert 0 < counts[0] <= counts[1]  # one step may reach both targets
     assert (tmp_path / "curvature.png").read_bytes()[:4] == b"\x89PNG"
 
 

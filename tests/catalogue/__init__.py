@@ -32,5 +32,6 @@ def _all(kind: str) -> dict[str, Case]:
 
 TRANSFORMS, WRAPPERS, OPTIMIZERS = _all("TRANSFORMS"), _all("WRAPPERS"), _all("OPTIMIZERS")
 CASES = TRANSFORMS | WRAPPERS | OPTIMIZERS
-# Calls that must be refused: (call, error, words of the message).
-REFUSED = [row for family in FAMILIES.values() for row in getattr(family, "REFUSED", [])]
+# Calls that must be refused: rows (text of the call, error, *words of its message) of each family,
+# and the names of its file, which the text may use.
+REFUSED = [(getattr(family, "REFUSED", []), vars(family)) for family in FAMILIES.values()]

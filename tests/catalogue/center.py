@@ -8,7 +8,7 @@ from unittest import mock
 import jax.numpy as jnp
 
 import gradxform as gx
-from gradxform.distributed import center as gc, ray as gr
+from gradxform.distributed import center as gc
 
 PARAMS = {"w": jnp.ones(3), "b": jnp.ones(())}
 METHOD = gc.agn(gx.sgd(0.1))
@@ -40,53 +40,25 @@ def worker(like: Any = PARAMS, method=METHOD, **changes):
 
 
 REFUSED = [
-    (
-        lambda: worker(version="0.0.1").join(),
-        gc.RefusedError,
-        ("Worker", "gradxform 0.0.1", gx.__version__, "same version on both"),
-    ),
-    (
-        lambda: worker(PARAMS | {"b": jnp.ones(2)}).join(),
-        gc.RefusedError,
-        ("Worker", "['b']", "(2,)"),
-    ),
-    (lambda: worker({"w": jnp.ones(3)}).join(), gc.RefusedError, ("Worker", "['b']")),
-    (
-        lambda: worker().push(PARAMS | {"b": jnp.asarray(jnp.nan)}),
-        gc.RefusedError,
-        ("Worker", "['b']", "NaN"),
-    ),
-    (lambda: worker().push({"w": jnp.ones(3)}), ValueError, ("Worker", "['b']")),
-    (lambda: worker().exchange(PARAMS), gc.RefusedError, ("runs agn", "push, not 'exchange'")),
-    (
-        lambda: worker(method=gc.drop_stale(gx.sgd(0.1), 1)).push(PARAMS),
-        gc.RefusedError,
-        ("drop_stale needs local_step",),
-    ),
-    (lambda: worker().push(PARAMS, 1.5), TypeError, ("Worker", "local_step", "1.5")),
-    (
-        lambda: with_ray(lambda: gr.RayCenter(PARAMS, METHOD, "line"), joined=True),
-        ValueError,
-        ("RayCenter", "a center named 'line' runs already", "RayCenter.connect('line')"),
-    ),
-    (
-        lambda: with_ray(lambda: gr.RayCenter.connect("line", NOWHERE)),
-        gc.CenterUnavailableError,
-        ("RayCenter", f"nothing answers at {NOWHERE}", "ray start --head"),
-    ),
-    (
-        lambda: with_ray(lambda: gr.RayWorker("line", address=NOWHERE)),
-        gc.CenterUnavailableError,
-        ("RayCenter", f"nothing answers at {NOWHERE}"),
-    ),
-    (
-        lambda: with_ray(lambda: gr.RayWorker("line")),
-        gc.CenterUnavailableError,
-        ("not connected to Ray", "ray.init(...)", "address='host:port'"),
-    ),
-    (
-        lambda: with_ray(lambda: gr.RayCenter.connect("line"), version="2.9.3"),
-        ImportError,
-        ("ray 2.9.3 is too old", "gradxform[ray]"),
-    ),
-]
+    ("worker(version='0.0.1').join()",
+     gc.RefusedError, "Worker", "gradxform 0.0.1", gx.__version__, "same version on both"),
+    ("worker(PARAMS | {'b': jnp.ones(2)}).join()", gc.RefusedError, "Worker", "['b']", "(2,)"),
+    ("worker({'w': jnp.ones(3)}).join()", gc.RefusedError, "Worker", "['b']"),
+    ("worker().push(PARAMS | {'b': jnp.asarray(jnp.nan)})",
+     gc.RefusedError, "Worker", "['b']", "NaN"),
+    ("worker().push({'w': jnp.ones(3)})", ValueError, "Worker", "['b']"),
+    ("worker().exchange(PARAMS)", gc.RefusedError, "runs agn", "push, not 'exchange'"),
+    ("worker(method=gc.drop_stale(sgd(0.1), 1)).push(PARAMS)",
+     gc.RefusedError, "drop_stale needs local_step"),
+    ("worker().push(PARAMS, 1.5)", TypeError, "Worker", "local_step", "1.5"),
+    ("with_ray(lambda: gd.ray.RayCenter(PARAMS, METHOD, 'line'), joined=True)",
+     ValueError, "RayCenter", "a center named 'line' runs already", "RayCenter.connect('line')"),
+    ("with_ray(lambda: gd.ray.RayCenter.connect('line', NOWHERE))",
+     gc.CenterUnavailableError, "RayCenter", f"nothing answers at {NOWHERE}", "ray start --head"),
+    ("with_ray(lambda: gd.ray.RayWorker('line', address=NOWHERE))",
+     gc.CenterUnavailableError, "RayCenter", f"nothing answers at {NOWHERE}"),
+    ("with_ray(lambda: gd.ray.RayWorker('line'))",
+     gc.CenterUnavailableError, "not connected to Ray", "ray.init(...)", "address='host:port'"),
+    ("with_ray(lambda: gd.ray.RayCenter.connect('line'), version='2.9.3')",
+     ImportError, "ray 2.9.3 is too old", "gradxform[ray]"),
+]  # fmt: skip

@@ -25,15 +25,9 @@ WRAPPERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.split_real_and_imaginary(gx.adam),
-        TypeError,
-        ("split_real_and_imaginary: inner is the function adam, not a transform; call it",),
-    ),
-    (lambda: gx.split_real_and_imaginary(None), TypeError, ("inner must have init and update",)),
-    (
-        lambda: gx.split_real_and_imaginary(gx.sgd(0.1)).update(MIXED, (), MIXED),
-        TypeError,
-        ("split_real_and_imaginary: the state must be of kind SplitRealAndImaginaryState",),
-    ),
-]
+    ("split_real_and_imaginary(adam)",
+     TypeError, "split_real_and_imaginary: inner is the function adam, not a transform; call it"),
+    ("split_real_and_imaginary(None)", TypeError, "inner must have init and update"),
+    ("split_real_and_imaginary(sgd(0.1)).update(MIXED, (), MIXED)",
+     TypeError, "split_real_and_imaginary: the state must be of kind SplitRealAndImaginaryState"),
+]  # fmt: skip

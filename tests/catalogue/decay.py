@@ -36,37 +36,19 @@ def _decay(*args, **fields):
 
 
 REFUSED = [
-    (lambda: _decay(-0.1), ValueError, ("decoupled_weight_decay: weight_decay", "at least 0")),
-    (lambda: _decay("0.1"), TypeError, ("decoupled_weight_decay: weight_decay",)),
-    (
-        lambda: _decay(0.1, learning_rate=-1.0),
-        ValueError,
-        ("decoupled_weight_decay: learning_rate must be at least 0, got -1.0.",),
-    ),
-    (lambda: _decay(0.1, 3), TypeError, ("decoupled_weight_decay: the mask's entries",)),
-    (
-        lambda: _decay(0.1, gx.path_matches("kernel")),
-        ValueError,
-        ("decoupled_weight_decay: path_matches('kernel') matches none",),
-    ),
-    (
-        lambda: _decay(0.1, cautious=True, decay_first=True),
-        ValueError,
-        ("decoupled_weight_decay: cautious decay looks at the step",),
-    ),
-    (
-        lambda: gx.decoupled_weight_decay(gx.ftrl(0.1), 0.1),
-        ValueError,
-        ("decoupled_weight_decay: it moves the parameters, and step_by_ftrl",),
-    ),
-    (
-        lambda: gx.decoupled_weight_decay(gx.sgd(0.1), 0.1).update({}, gx.sgd(0.1).init({})),
-        ValueError,
-        ("decoupled_weight_decay: needs the parameters",),
-    ),
-    (
-        lambda: gx.decoupled_weight_decay(gx.sgd(0.1), 0.1).update({}, gx.EmptyState(), {}),
-        TypeError,
-        ("decoupled_weight_decay: the state must be of kind DecoupledWeightDecayState",),
-    ),
-]
+    ("_decay(-0.1)", ValueError, "decoupled_weight_decay: weight_decay", "at least 0"),
+    ("_decay('0.1')", TypeError, "decoupled_weight_decay: weight_decay"),
+    ("_decay(0.1, learning_rate=-1.0)",
+     ValueError, "decoupled_weight_decay: learning_rate must be at least 0, got -1.0."),
+    ("_decay(0.1, 3)", TypeError, "decoupled_weight_decay: the mask's entries"),
+    ("_decay(0.1, path_matches('kernel'))",
+     ValueError, "decoupled_weight_decay: path_matches('kernel') matches none"),
+    ("_decay(0.1, cautious=True, decay_first=True)",
+     ValueError, "decoupled_weight_decay: cautious decay looks at the step"),
+    ("decoupled_weight_decay(ftrl(0.1), 0.1)",
+     ValueError, "decoupled_weight_decay: it moves the parameters, and step_by_ftrl"),
+    ("decoupled_weight_decay(sgd(0.1), 0.1).update({}, sgd(0.1).init({}))",
+     ValueError, "decoupled_weight_decay: needs the parameters"),
+    ("decoupled_weight_decay(sgd(0.1), 0.1).update({}, EmptyState(), {})",
+     TypeError, "decoupled_weight_decay: the state must be of kind DecoupledWeightDecayState"),
+]  # fmt: skip

@@ -30,17 +30,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.dog(init_step=("distence", 0.1)),
-        ValueError,
-        ("scale_by_dog: init_step must be a pair of a kind", "Did you mean 'distance'?"),
-    ),
-    (
-        lambda: gx.dog(init_step=("distance", -0.1)),
-        ValueError,
-        ("scale_by_dog: init_step's number must be greater than 0 and finite, got -0.1.",),
-    ),
-    (lambda: gx.dog(init_step=("distance",)), TypeError, ("init_step must be a pair of a kind",)),
-    (lambda: gx.dog(init_step=("distance", None)), TypeError, ("init_step must be a pair of",)),
-    (lambda: gx.dowg(eps=0), ValueError, ("scale_by_dowg: eps must be greater than 0, got 0.0.",)),
-]
+    ("dog(init_step=('distence', 0.1))",
+     ValueError, "scale_by_dog: init_step must be a pair of a kind", "Did you mean 'distance'?"),
+    ("dog(init_step=('distance', -0.1))",
+     ValueError, "scale_by_dog: init_step's number must be greater than 0 and finite, got -0.1."),
+    ("dog(init_step=('distance',))", TypeError, "init_step must be a pair of a kind"),
+    ("dog(init_step=('distance', None))", TypeError, "init_step must be a pair of"),
+    ("dowg(eps=0)", ValueError, "scale_by_dowg: eps must be greater than 0, got 0.0."),
+]  # fmt: skip

@@ -19,8 +19,8 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_laprop(0.8, 0.5, 0.1, centered_after=1, amsgrad=True),
         ref.laprop(0.8, 0.5, 0.1, True, centered_after=1),
     ),
-    "scale_by_laprop/before": Case(
-        gx.scale_by_laprop(0.8, 0.5, 0.1, eps_before_correction=True),
+    "scale_by_torch_laprop": Case(
+        gx.scale_by_torch_laprop(0.8, 0.5, 0.1),
         ref.laprop(0.8, 0.5, 0.1, eps_before=True),
     ),
 }
@@ -35,6 +35,6 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.scale_by_laprop(b2=1.0), ValueError, ("scale_by_laprop: b2 must be in [0, 1)",)),
-    (lambda: gx.laprop(0.1, eps=-1.0), ValueError, ("scale_by_laprop: eps must be at least 0",)),
-]
+    ("scale_by_laprop(b2=1.0)", ValueError, "scale_by_laprop: b2 must be in [0, 1)"),
+    ("laprop(0.1, eps=-1.0)", ValueError, "scale_by_laprop: eps must be at least 0"),
+]  # fmt: skip

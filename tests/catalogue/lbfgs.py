@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, one_step, with_lr
+from tests.catalogue.case import WEIGHTS, Case, with_lr
 from tests.catalogue.line_search import (
     BOWL,
     bowl_reference,
@@ -63,30 +63,13 @@ def of_another_size():
 
 
 REFUSED = [
-    (
-        of_another_size,
-        ValueError,
-        ("scale_by_lbfgs: the state holds 5 pairs, memory_size is 3.", "memory_size=5"),
-    ),
-    (
-        lambda: gx.scale_by_lbfgs(0),
-        ValueError,
-        ("scale_by_lbfgs: memory_size must be at least 1, got 0.",),
-    ),
-    (
-        lambda: gx.lbfgs(-1.0),
-        ValueError,
-        ("scale_by_learning_rate: learning_rate must be at least 0, got -1.0.",),
-    ),
-    (lambda: gx.lbfgs(linesearch=3.0), TypeError, ("lbfgs: linesearch", "init and update")),
-    (
-        lambda: gx.scale_by_lbfgs().update(WEIGHTS, gx.scale_by_lbfgs().init(WEIGHTS)),
-        ValueError,
-        ("scale_by_lbfgs: needs the parameters",),
-    ),
-    (
-        lambda: one_step(gx.lbfgs()),
-        TypeError,
-        ("scale_by_zoom_linesearch: needs the extra argument 'value'",),
-    ),
-]
+    ("of_another_size()",
+     ValueError, "scale_by_lbfgs: the state holds 5 pairs, memory_size is 3.", "memory_size=5"),
+    ("scale_by_lbfgs(0)", ValueError, "scale_by_lbfgs: memory_size must be at least 1, got 0."),
+    ("lbfgs(-1.0)",
+     ValueError, "scale_by_learning_rate: learning_rate must be at least 0, got -1.0."),
+    ("lbfgs(linesearch=3.0)", TypeError, "lbfgs: linesearch", "init and update"),
+    ("scale_by_lbfgs().update(WEIGHTS, scale_by_lbfgs().init(WEIGHTS))",
+     ValueError, "scale_by_lbfgs: needs the parameters"),
+    ("one_step(lbfgs())", TypeError, "scale_by_zoom_linesearch: needs the extra argument 'value'"),
+]  # fmt: skip

@@ -35,33 +35,18 @@ def _clip(dims, max_norm=1.0):
 
 
 REFUSED = [
-    (lambda: _clip({"w": (1,)}, 0.0), ValueError, ("variable_clipping: max_norm", "greater than")),
-    (
-        lambda: _clip({"kernel": (1,)}),
-        ValueError,
-        ("variable_clipping: dims_by_path has 'kernel', which is not the path", "'w'"),
-    ),
-    (
-        lambda: _clip({"w": (2,)}),
-        ValueError,
-        ("variable_clipping: dims_by_path has the dimensions (2,) for ['w']", "(2, 3)"),
-    ),
-    (
-        lambda: _clip({"w": (1, -1)}),
-        ValueError,
-        ("variable_clipping: dims_by_path has the dimensions (1, -1) for ['w']",),
-    ),
-    (lambda: _clip({"w": (1, 1)}), TypeError, ("variable_clipping: an entry", "different")),
-    (lambda: _clip({"w": 1.5}), TypeError, ("variable_clipping: an entry of dims_by_path",)),
-    (lambda: _clip({}), TypeError, ("variable_clipping: dims_by_path must be a dict",)),
-    (
-        lambda: _clip((("w", 0), (gx.ndim_at_least(2), 1))),
-        ValueError,
-        ("variable_clipping: two entries of dims_by_path match ['w']",),
-    ),
-    (
-        lambda: gx.variable_clipping(gx.ftrl(0.1), {"w": 1}, 1.0),
-        ValueError,
-        ("variable_clipping: it moves the parameters, and step_by_ftrl",),
-    ),
-]
+    ("_clip({'w': (1,)}, 0.0)", ValueError, "variable_clipping: max_norm", "greater than"),
+    ("_clip({'kernel': (1,)})",
+     ValueError, "variable_clipping: dims_by_path has 'kernel', which is not the path", "'w'"),
+    ("_clip({'w': (2,)})",
+     ValueError, "variable_clipping: dims_by_path has the dimensions (2,) for ['w']", "(2, 3)"),
+    ("_clip({'w': (1, -1)})",
+     ValueError, "variable_clipping: dims_by_path has the dimensions (1, -1) for ['w']"),
+    ("_clip({'w': (1, 1)})", TypeError, "variable_clipping: an entry", "different"),
+    ("_clip({'w': 1.5})", TypeError, "variable_clipping: an entry of dims_by_path"),
+    ("_clip({})", TypeError, "variable_clipping: dims_by_path must be a dict"),
+    ("_clip((('w', 0), (ndim_at_least(2), 1)))",
+     ValueError, "variable_clipping: two entries of dims_by_path match ['w']"),
+    ("variable_clipping(ftrl(0.1), {'w': 1}, 1.0)",
+     ValueError, "variable_clipping: it moves the parameters, and step_by_ftrl"),
+]  # fmt: skip

@@ -12,5 +12,5 @@ TRANSFORMS: dict[str, Case] = {
 }
 
 REFUSED = [
-    (lambda: gx.limit_norm_growth(0.9), ValueError, ("growth must be at least 1, got 0.9.",)),
-]
+    ("limit_norm_growth(0.9)", ValueError, "growth must be at least 1, got 0.9."),
+]  # fmt: skip

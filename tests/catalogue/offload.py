@@ -26,35 +26,17 @@ WRAPPERS: dict[str, Case] = {
 }
 
 REFUSED = [
-    (
-        lambda: gx.offload_state(RULE, "device"),
-        ValueError,
-        ("offload_state: memory_kind must be one of 'pinned_host', got 'device'.",),
-    ),
-    (
-        lambda: gx.offload_state(RULE, "pined_host"),
-        ValueError,
-        ("offload_state: memory_kind must be one of 'pinned_host', got 'pined_host'. Did you",),
-    ),
-    (lambda: gx.offload_state(RULE, min_size=-1), ValueError, ("min_size must be at least 0",)),
-    (
-        lambda: gx.offload_state(RULE, which="nuu").init(MATRIX),
-        ValueError,
-        ("offload_state: which names 'nuu', which is not a slot of scale_by_adam; there are",),
-    ),
-    (
-        lambda: gx.offload_state(gx.scale_by_muon()).init(MATRIX),
-        TypeError,
-        ("scale_by_muon computes with the slot mu of ['w'] itself, so it cannot be stored in ano",),
-    ),
-    (
-        lambda: gx.offload_state(gx.prodigy(1.0)).init(MATRIX),
-        TypeError,
-        ("offload_state: step_by_prodigy looks at the whole tree, so the slot",),
-    ),
-    (
-        lambda: gx.offload_state(gx.stateless(lambda u, p: u)),
-        TypeError,
-        ("offload_state: inner holds ", "which keeps its state itself. Use the transform of"),
-    ),
-]
+    ("offload_state(RULE, 'device')",
+     ValueError, "offload_state: memory_kind must be one of 'pinned_host', got 'device'."),
+    ("offload_state(RULE, 'pined_host')", ValueError,
+     "offload_state: memory_kind must be one of 'pinned_host', got 'pined_host'. Did you"),
+    ("offload_state(RULE, min_size=-1)", ValueError, "min_size must be at least 0"),
+    ("offload_state(RULE, which='nuu').init(MATRIX)", ValueError,
+     "offload_state: which names 'nuu', which is not a slot of scale_by_adam; there are"),
+    ("offload_state(MultiSteps(sgd(0.1), 2), which='acc_grads').init(MATRIX)", TypeError,
+     "MultiSteps computes with the slot acc_grads of ['w'] itself, so it cannot be stored"),
+    ("offload_state(prodigy(1.0)).init(MATRIX)",
+     TypeError, "offload_state: step_by_prodigy looks at the whole tree, so the slot"),
+    ("offload_state(stateless(lambda u, p: u))", TypeError,
+     "offload_state: inner holds ", "which keeps its state itself. Use the transform of"),
+]  # fmt: skip

@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.pnm(-1.0), ValueError, (NEGATIVE_RATE,)),
-    (lambda: gx.pnm(0.1, b0=-1.0), ValueError, ("scale_by_pnm: b0 must be at least 0",)),
-    (lambda: gx.adapnm(0.1, amsgrad=1), TypeError, ("scale_by_adapnm: amsgrad must be True",)),
-]
+    ("pnm(-1.0)", ValueError, NEGATIVE_RATE),
+    ("pnm(0.1, b0=-1.0)", ValueError, "scale_by_pnm: b0 must be at least 0"),
+    ("adapnm(0.1, amsgrad=1)", TypeError, "scale_by_adapnm: amsgrad must be True"),
+]  # fmt: skip

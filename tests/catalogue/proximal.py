@@ -45,24 +45,12 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.step_by_ftrl(0.0),
-        ValueError,
-        ("step_by_ftrl: learning_rate must be greater than 0, got 0.0.",),
-    ),
-    (
-        lambda: gx.step_by_ftrl(0.1, 0.5),
-        ValueError,
-        ("step_by_ftrl: learning_rate_power must be at most 0, got 0.5.",),
-    ),
-    (
-        lambda: gx.step_by_dual_averaging(0.1, 0.0),
-        ValueError,
-        ("step_by_dual_averaging: initial_accumulator_value must be greater than 0, got 0.0.",),
-    ),
-    (
-        lambda: gx.proximal_sgd(0.1, -1.0),
-        ValueError,
-        ("step_by_proximal_gradient: l1 must be at least 0, got -1.0.",),
-    ),
-]
+    ("step_by_ftrl(0.0)",
+     ValueError, "step_by_ftrl: learning_rate must be greater than 0, got 0.0."),
+    ("step_by_ftrl(0.1, 0.5)",
+     ValueError, "step_by_ftrl: learning_rate_power must be at most 0, got 0.5."),
+    ("step_by_dual_averaging(0.1, 0.0)", ValueError,
+     "step_by_dual_averaging: initial_accumulator_value must be greater than 0, got 0.0."),
+    ("proximal_sgd(0.1, -1.0)",
+     ValueError, "step_by_proximal_gradient: l1 must be at least 0, got -1.0."),
+]  # fmt: skip

@@ -29,10 +29,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.qhm(0.1, nu=1.5), ValueError, ("scale_by_qhm: nu must be in [0, 1]",)),
-    (
-        lambda: gx.qhadam(0.1, mask=gx.ndim_at_least(2)),
-        ValueError,
-        ("qhadam: mask does nothing without a weight_decay.",),
-    ),
-]
+    ("qhm(0.1, nu=1.5)", ValueError, "scale_by_qhm: nu must be in [0, 1]"),
+    ("qhadam(0.1, mask=ndim_at_least(2))",
+     ValueError, "qhadam: weight_decay_mask does nothing without a weight_decay."),
+]  # fmt: skip

@@ -38,14 +38,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.racs(0.1, iterations=-1),
-        ValueError,
-        ("scale_by_rows_and_columns: iterations must be at least 0, got -1.",),
-    ),
-    (
-        lambda: gx.racs(0.1, gamma=0.5),
-        ValueError,
-        ("limit_norm_growth: growth must be at least 1, got 0.5.",),
-    ),
-]
+    ("racs(0.1, iterations=-1)",
+     ValueError, "scale_by_rows_and_columns: iterations must be at least 0, got -1."),
+    ("racs(0.1, gamma=0.5)", ValueError, "limit_norm_growth: growth must be at least 1, got 0.5."),
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, matrix
+from tests.catalogue.case import Case, matrix
 from tests.catalogue.muon import flat
 from tests.catalogue.normuon import COARSE
 from tests.catalogue.orthogonal import NUMBERS
@@ -70,39 +70,18 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.scale_by_lmo("signs"),
-        ValueError,
-        ("scale_by_lmo: norm must be one of", "Did you mean 'sign'?"),
-    ),
-    (
-        lambda: gx.scale_by_lmo("sign").init(WEIGHTS),
-        ValueError,
-        ("parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension",),
-    ),
-    (
-        lambda: gx.scion(0.1, radii={"signs": 2.0}),
-        ValueError,
-        ("scion: radii must be for norms,", "got one for 'signs'. Did you mean 'sign'?"),
-    ),
-    (
-        lambda: gx.scion(0.1, radii={"sign": 0.0}),
-        ValueError,
-        ("scion: the radius for 'sign' must be a number greater than 0, got 0.0.",),
-    ),
-    (
-        lambda: gx.scion(0.1, "row").init(WEIGHTS),
-        ValueError,
-        ("does not have a transform; there are 'convolution', 'inputs', 'outputs', 'rms', 'sign'",),
-    ),
-    (
-        lambda: gx.scion(0.1, radii=0.5),
-        TypeError,
-        ("scion: radii must be a dict from norms to radii, such as {'spectral': 50.0}, got 0.5.",),
-    ),
-    (
-        lambda: gx.scion(0.1, norms="x"),
-        ValueError,
-        ("scion: norms: the label 'x' of param_labels does not have a transform; there are",),
-    ),
-]
+    ("scale_by_lmo('signs')",
+     ValueError, "scale_by_lmo: norm must be one of", "Did you mean 'sign'?"),
+    ("scale_by_lmo('sign').init(WEIGHTS)",
+     ValueError, "parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension"),
+    ("scion(0.1, radii={'signs': 2.0})",
+     ValueError, "scion: radii must be for norms,", "got one for 'signs'. Did you mean 'sign'?"),
+    ("scion(0.1, radii={'sign': 0.0})",
+     ValueError, "scion: the radius for 'sign' must be a number greater than 0, got 0.0."),
+    ("scion(0.1, 'row').init(WEIGHTS)", ValueError,
+     "does not have a transform; there are 'convolution', 'inputs', 'outputs', 'rms', 'sign'"),
+    ("scion(0.1, radii=0.5)", TypeError,
+     "scion: radii must be a dict from norms to radii, such as {'spectral': 50.0}, got 0.5."),
+    ("scion(0.1, norms='x')", ValueError,
+     "scion: norms: the label 'x' of param_labels does not have a transform; there are"),
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, matrix
+from tests.catalogue.case import Case, matrix
 from tests.catalogue.normuon import for_matrices, masked
 
 # The bisection has a loop that ends by itself; what it finds is as exact as the matrices.
@@ -33,24 +33,12 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.spectral_sphere(0.1, ns_coeffs="polar"),
-        ValueError,
-        ("spectral_sphere: ns_coeffs must be numbers", "got 'polar'."),
-    ),
-    (
-        lambda: gx.scale_by_spectral_sphere(power_steps=-1),
-        ValueError,
-        ("scale_by_spectral_sphere: power_steps must be at least 0, got -1.",),
-    ),
-    (
-        lambda: gx.scale_by_spectral_sphere(max_iterations=-1),
-        ValueError,
-        ("scale_by_spectral_sphere: max_iterations must be at least 0, got -1.",),
-    ),
-    (
-        lambda: gx.scale_by_spectral_sphere().init(WEIGHTS),
-        ValueError,
-        ("parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension",),
-    ),
-]
+    ("spectral_sphere(0.1, ns_coeffs='polar')",
+     ValueError, "spectral_sphere: ns_coeffs must be numbers", "got 'polar'."),
+    ("scale_by_spectral_sphere(power_steps=-1)",
+     ValueError, "scale_by_spectral_sphere: power_steps must be at least 0, got -1."),
+    ("scale_by_spectral_sphere(max_iterations=-1)",
+     ValueError, "scale_by_spectral_sphere: max_iterations must be at least 0, got -1."),
+    ("scale_by_spectral_sphere().init(WEIGHTS)",
+     ValueError, "parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension"),
+]  # fmt: skip

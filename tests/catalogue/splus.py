@@ -2,7 +2,7 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, matrix
+from tests.catalogue.case import Case, matrix
 from tests.catalogue.muon import NUMBERS, flat
 from tests.catalogue.normuon import masked
 
@@ -63,24 +63,12 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: gx.scale_by_mean_side(max_side=-1),
-        ValueError,
-        ("scale_by_mean_side: max_side must be at least 0, got -1.",),
-    ),
-    (
-        lambda: gx.splus(precondition_frequency=0),
-        ValueError,
-        ("scale_by_splus: precondition_frequency must be at least 1, got 0.",),
-    ),
-    (
-        lambda: gx.splus(max_precond_dim=-1),
-        ValueError,
-        ("scale_by_splus: max_precond_dim must be at least 0, got -1.",),
-    ),
-    (
-        lambda: gx.scale_by_splus().init(WEIGHTS),
-        ValueError,
-        ("scale_by_splus: parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_",),
-    ),
-]
+    ("scale_by_mean_side(max_side=-1)",
+     ValueError, "scale_by_mean_side: max_side must be at least 0, got -1."),
+    ("splus(precondition_frequency=0)",
+     ValueError, "scale_by_splus: precondition_frequency must be at least 1, got 0."),
+    ("splus(max_precond_dim=-1)",
+     ValueError, "scale_by_splus: max_precond_dim must be at least 0, got -1."),
+    ("scale_by_splus().init(WEIGHTS)", ValueError,
+     "scale_by_splus: parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_"),
+]  # fmt: skip

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import Case, one_step
+from tests.catalogue.case import Case
 
-SMALL = {"rows": False, "huge_ok": 1e-20}  # squares of larger gradients are infinite
+SMALL = {"rows": False, "huge_ok": 1 / 8}  # it adds gradients of both places
 
 
 def first_of(gs, ps):
@@ -61,19 +61,10 @@ TRANSFORMS: dict[str, Case] = {
 
 
 REFUSED = [
-    (
-        lambda: one_step(gx.mix_gradients(0.5, 0.5)),
-        TypeError,
-        ("mix_gradients: needs the extra argument 'first_gradients'",),
-    ),
-    (
-        lambda: one_step(gx.mix_gradients(0.5, 0.5), first_gradients={"v": 1.0}),
-        ValueError,
-        ("mix_gradients: the updates have a leaf ['w'], the first gradients have none",),
-    ),
-    (
-        lambda: one_step(gx.reuse_sharpness(), first_gradients={}, after_climb=2.0),
-        TypeError,
-        ("reuse_sharpness: after_climb must be True or False, got 2.0.",),
-    ),
-]
+    ("one_step(mix_gradients(0.5, 0.5))",
+     TypeError, "mix_gradients: needs the extra argument 'first_gradients'"),
+    ("one_step(mix_gradients(0.5, 0.5), first_gradients={'v': 1.0})",
+     ValueError, "mix_gradients: the updates have a leaf ['w'], the first gradients have none"),
+    ("one_step(reuse_sharpness(), first_gradients={}, after_climb=2.0)",
+     TypeError, "reuse_sharpness: after_climb must be True or False, got 2.0."),
+]  # fmt: skip

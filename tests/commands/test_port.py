@@ -15,11 +15,12 @@ import optax
 import pytest
 
 import gradxform as gx
-from gradxform.commands import main, optax_uses as port
-from gradxform.commands.optax_uses import differences
-from gradxform.commands.optax_uses.imports import with_changed_imports
-from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find_optax_name
-from gradxform.commands.optax_uses.uses import find_uses
+from gradxform import port
+from gradxform.commands import main
+from gradxform.commands.port import differences
+from gradxform.commands.port.imports import with_changed_imports
+from gradxform.commands.port.names import FORWARDED, MISSING, SAME, find_optax_name
+from gradxform.commands.port.uses import find_uses
 from tests.commands.test_command_line import refused
 from tests.environment import ROOT, limit
 

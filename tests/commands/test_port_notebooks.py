@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from gradxform.commands import main, optax_uses as port
-from gradxform.commands.optax_uses.magics import masked
-from gradxform.commands.optax_uses.notebooks import read_notebook
+from gradxform import port
+from gradxform.commands import main
+from gradxform.commands.port.magics import masked
+from gradxform.commands.port.notebooks import read_notebook
 
 IMPORTS = "%matplotlib inline\n!pip install optax\nimport optax, jax  # é\nfrom optax import qqqq\n"
 USES = "%time tx = optax.adadelta()\nif True:\n    %cd ..\nloss = optax.huber_loss"

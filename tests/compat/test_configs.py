@@ -16,6 +16,7 @@ import gradxform.distributed as gd
 from gradxform import compat
 from gradxform.compat import keras, returnn, tf1, tf_contrib
 from gradxform.compat.keras import keras3
+from gradxform.values.registry import REGISTRY
 
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "behaviour.json").read_text())
 KERAS, TF1 = RECORDED["keras"], RECORDED["tf1"]
@@ -303,7 +304,7 @@ def scaling_v1(loss_scale, name="LossScaleOptimizerV1"):
     return {"class_name": name, "config": config}
 
 
-NEW = {"weight_decay": None}
+NEWER = {"weight_decay": None}
 REFUSED = {
     "no class": (lambda: keras.deserialize({}), KeyError, "config: no class_name"),
     "no config": (
@@ -336,11 +337,11 @@ REFUSED = {
         "config.config: Adam has no argument 'beta1'",
     ),
     "a new key": (
-        lambda: keras.get(adam(beta1=0.9, **NEW)),
+        lambda: keras.get(adam(beta1=0.9, **NEWER)),
         ValueError,
         "config.config: Adam has no argument 'beta1'",
     ),
-    "a new decay": (lambda: keras.get(adam(decay=0.1, **NEW)), ValueError, "InverseTimeDecay"),
+    "a new decay": (lambda: keras.get(adam(decay=0.1, **NEWER)), ValueError, "InverseTimeDecay"),
     "a schedule": (
         lambda: keras.get(adam(learning_rate={"class_name": "Decay", "config": {}})),
         ValueError,
@@ -620,10 +621,9 @@ def test_compat_has_a_module_for_every_library():
 # ------------------------------------------------------------------------------------ from_config
 
 OLD = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam", "Ftrl")
-EVERY_DOOR = [
-    *((keras, name) for name in OLD),
-    *((keras3, f.__name__) for f in keras3.FACTORIES),
-]
+NEW = [k.removeprefix("keras3:") for k in REGISTRY if k.startswith("keras3:")]
+NEW.remove("MultiOptimizer")
+EVERY_DOOR = [*((keras, name) for name in OLD), *((keras3, name) for name in NEW)]
 
 
 @pytest.mark.parametrize(
@@ -645,6 +645,23 @@ def test_every_door_reads_the_arguments_of_a_config(door, name):
     error = TypeError if door is keras else ValueError
     with pytest.raises(error, match=rf"^{name}\.from_config: config: {name} has no argument 'rat"):
         factory.from_config({"rat": 1})
+
+
+def test_a_factory_of_the_library_may_have_another_name_in_custom_objects():
+    config = {"class_name": "Mine", "config": {"learning_rate": 0.5}, "module": "mine"}
+    assert keras.deserialize(config, {"Mine": keras3.Lion}) == keras3.Lion(0.5)
+    assert keras.deserialize(config, {"Mine": keras.SGD}) == keras.SGD(0.5)
+
+
+def test_the_config_of_a_wrapper_says_whose_it_is():
+    for door, missing in (
+        (keras.LossScaleOptimizer, "inner_optimizer"),
+        (keras3.MultiOptimizer, "optimizer_map"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^{door.__name__}\.from_config: config: no {missing}"
+        ):
+            door.from_config({})
 
 
 def test_a_door_reads_what_is_of_its_own_generation():
@@ -731,3 +748,74 @@ def test_a_loss_scale_reads_its_arguments():
         keras.LossScaleOptimizer.from_config(3)
     with pytest.raises(ValueError, match="no inner_optimizer"):
         keras.LossScaleOptimizer.from_config({})
+
+
+def nested_optimizers(n):
+    config = {"class_name": "SGD", "config": {}}
+    for _ in range(n):
+        config = {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": config}}
+    return config
+
+
+def nested_schedules(n):
+    rate = 0.1
+    for _ in range(n):
+        config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": 0.5}
+        rate = {"class_name": "ExponentialDecay", "config": config}
+    return rate
+
+
+def nested_lists(n):
+    data = 0.1
+    for _ in range(n):
+        data = [data]
+    return data
+
+
+@pytest.mark.parametrize("n", [500, 5_000])
+@pytest.mark.parametrize("rate", [nested_schedules, nested_lists])
+def test_a_config_that_is_too_deep(n, rate):
+    sgd = {"class_name": "SGD", "config": {"learning_rate": rate(n)}}
+    for read, config in (
+        (keras.get, nested_optimizers(n)),
+        (keras.get, sgd),
+        (keras.deserialize, sgd),
+        (keras.schedules.deserialize, nested_schedules(n)),
+        (keras.SGD.from_config, sgd["config"]),
+        (keras3.SGD.from_config, sgd["config"]),
+        (keras.LossScaleOptimizer.from_config, nested_optimizers(n)["config"]),
+    ):
+        with pytest.raises(ValueError, match=r"config.*: nested more than 200 deep"):
+            read(config)
+    with pytest.raises(TypeError, match=r"^get_optimizer_class: .*, got a list nested more than"):
+        returnn.from_config({"learning_rate": 0.1, "optimizer": nested_lists(n)})
+
+
+def test_data_that_contains_itself_is_named():
+    config = {"class_name": "SGD", "config": {}}
+    config["config"]["learning_rate"] = config
+    with pytest.raises(ValueError, match=r"config\.config\.learning_rate: contains itself"):
+        keras.get(config)
+    own: list = []
+    own.append(own)
+    with pytest.raises(ValueError, match="identifier a list nested more than 200 deep"):
+        keras.get(own)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        keras.get,
+        lambda name: keras.get({"class_name": name, "config": {}}),
+        lambda name: keras.get({"class_name": "SGD", "config": {name: 1}}),
+        keras.schedules.deserialize,
+        lambda name: keras.schedules.deserialize({"class_name": name, "config": {}}),
+        lambda name: keras3.SGD.from_config({name: 1}),
+        returnn.get_optimizer_class,
+        lambda name: gx.from_config({"name": name}),
+    ],
+)
+def test_a_long_name_is_cut(read):
+    with pytest.raises((KeyError, TypeError, ValueError)) as caught:
+        read("x" * 10_000)
+    assert len(str(caught.value)) < 600

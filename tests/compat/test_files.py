@@ -1,6 +1,7 @@
 """Files that cannot be read, and variables of other numbers, end in one sentence with the path."""
 
 import json
+import re
 import zipfile
 
 import h5py
@@ -51,9 +52,20 @@ def objects(path):
     np.savez(path, w=np.array([None, 1], object))
 
 
+def other_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "hello")
+
+
+def folder(path):
+    path.mkdir()
+
+
 @pytest.mark.parametrize(
     ("write", "flaw"),
     [
+        (folder, "is a folder"),
+        (other_archive, "is not a .npz file"),
         (one_array, "is not a .npz file"),
         (text, "is not a .npz file"),
         (empty, "is not a .npz file"),
@@ -69,7 +81,14 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path, write, flaw):
         tf1.from_checkpoint(TX, PARAMS, path)
     assert flaw in str(error.value)
     assert repr(str(path)) in str(error.value)
-    assert "np.savez(path, **arrays)." in str(error.value)
+    assert "np.savez(path, **arrays)" in str(error.value)
+
+
+@pytest.mark.parametrize("key", [1, ("w",), (1,), b"w", None])
+def test_a_key_that_is_not_the_name_of_a_variable(key):
+    words = rf"the names of variables, such as 'dense/kernel', got {re.escape(repr(key))}\."
+    with pytest.raises(TypeError, match=words):
+        tf1.from_checkpoint(TX, PARAMS, arrays() | {key: jnp.ones(2)})
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path):
@@ -188,3 +207,43 @@ def test_a_model_that_cannot_be_read(tmp_path, write):
     with pytest.raises(ValueError, match=r"^load_optimizer: '.*model' is damaged: ") as error:
         keras.load_optimizer(path, PARAMS)
     assert "Save the model again" in str(error.value)
+
+
+def archive(compiled, vars_name="0"):
+    """Write a model of Keras 3 with that compile_config, a dict or its text."""
+
+    def write(path):
+        with h5py.File(path, "w") as file:
+            file[f"optimizer/vars{vars_name and '/'}{vars_name}"] = np.ones(1)
+        data = path.read_bytes()
+        text = compiled if isinstance(compiled, str) else json.dumps(compiled)
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("config.json", f'{{"compile_config": {text}}}')
+            file.writestr("model.weights.h5", data)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "flaw"),
+    [
+        (folder, "is a folder"),
+        (text, "is neither a .keras archive nor an HDF5 file"),
+        (empty, "is neither a .keras archive nor an HDF5 file"),
+        (one_array, "is neither a .keras archive nor an HDF5 file"),
+        (other_archive, "has no config.json"),
+        (archive([1]), "compile_config of '.*model' must be a dict, got \\[1\\]"),
+        (archive("x"), "config.json of '.*model' is not JSON"),
+        (archive("[" * 9999 + "]" * 9999), "config.json of '.*model' is nested more than 200 deep"),
+        (archive({"optimizer": [1]}), "identifier \\[1\\]"),
+        (archive({"optimizer": CONFIG}, "[1]"), "'\\[1\\]' among the weights"),
+        (archive({"optimizer": CONFIG}, "0/deep"), "'0' among the weights"),
+        (archive({"optimizer": CONFIG}, ""), "an array in place of the group"),
+    ],
+)
+def test_a_file_that_is_not_a_model(tmp_path, write, flaw):
+    path = tmp_path / "model"
+    write(path)
+    with pytest.raises(ValueError, match=rf"^load_optimizer: .*{flaw}") as error:
+        keras.load_optimizer(path, PARAMS)
+    assert repr(str(path)) in str(error.value)

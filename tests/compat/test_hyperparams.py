@@ -43,6 +43,7 @@ DOORS = {
     for module in (keras, keras3, tf1, tf_contrib, returnn)
     for name, door in vars(module).items()
     if inspect.isfunction(door)
+    and door.__module__.startswith("gradxform.")
     and name[0].isupper()
     and name not in ("BaseCustom", "MultiOptimizer")  # the latter: of the optimizers in its map
     and "Decay" not in name  # schedules

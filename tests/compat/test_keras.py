@@ -681,6 +681,28 @@ def test_strange_keras_are_refused(monkeypatch):
 
 
 REFUSED = [
+    *(
+        (lambda make=make, of=of: make(*of), kind, f"{name}: {words}")
+        for name, make in (
+            ("PiecewiseConstantDecay", compat.keras.PiecewiseConstantDecay),
+            ("piecewise_constant", lambda *of: compat.tf1.piecewise_constant(None, *of)),
+        )
+        for of, kind, words in (
+            (("ab", [1, 2, 3]), TypeError, "boundaries must be a list of numbers, got 'ab'."),
+            ((3, [1, 2]), TypeError, "boundaries must be a list of numbers, got 3."),
+            (({1: 2}, [1, 2]), TypeError, "boundaries must be a list of numbers, got {1: 2}."),
+            (([1], None), TypeError, "values must be a list of numbers, got None."),
+            (([1, "x"], [1, 2, 3]), TypeError, "boundaries[1] must be a number, got 'x'."),
+            (([[1]], [1, 2]), TypeError, "boundaries[0] must be a number, got [1]."),
+            (([True], [1, 2]), TypeError, "boundaries[0] must be a number, got True."),
+            (([1j], [1, 2]), TypeError, "boundaries[0] must be a number, got 1j."),
+            (([1], [[1], 2]), TypeError, "values[0] must be a number, got [1]."),
+            (([np.inf], [1, 2]), ValueError, "boundaries[0] must be finite and at least 0, got in"),
+            (([-4], [1, 2]), ValueError, "boundaries[0] must be finite and at least 0, got -4."),
+            (([2, 1], [1, 2, 3]), ValueError, "boundaries must increase by whole steps, got 2 bef"),
+            (([1], [1.0]), ValueError, "values must have one more element than boundaries, got 1"),
+        )
+    ),
     (lambda: compat.keras.as_keras(O.SGD()), TypeError, "as_keras: tx"),
     (lambda: compat.keras.as_keras(gx.sgd), TypeError, "as_keras: tx"),
     (

@@ -7,7 +7,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.compat import keras
-from gradxform.compat.keras import keras3, rates as keras_rates, schedule_free_adamw as keras_free
+from gradxform.compat.keras import keras3, schedules
 from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
@@ -250,7 +250,7 @@ def test_every_door_of_keras_3_is_read_off_its_parts(name):
     config = keras.serialize(tx, "mine", version=3)
     assert config["config"]["name"] == "mine" and config["module"] == "keras.optimizers"
     assert keras.deserialize(config) == tx
-    assert eval(repr(tx), names_of(gx) | vars(keras_rates) | vars(keras_free)) == tx
+    assert eval(repr(tx), names_of(gx) | vars(schedules) | vars(keras3)) == tx
     assert gx.from_json(gx.to_json(tx)) == tx
 
 

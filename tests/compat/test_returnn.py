@@ -165,6 +165,26 @@ def test_the_noise_is_cut_at_two_deviations():
     assert not np.array_equal(again["w"], updates["w"])
 
 
+def test_noise_takes_a_key_and_groups_have_keys_of_their_own():
+    config, groups = {"learning_rate": 1.0, "gradient_noise": 0.5}, {"^w": {}}
+    params = {"v": jnp.zeros(3), "w": jnp.zeros(3)}
+    for key in (jax.random.key(3), jax.random.PRNGKey(3), 3, np.int32(3)):
+        tx = returnn.from_config(config, groups, key=key)
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert not np.array_equal(updates["v"], updates["w"])
+        alone = returnn.from_config(config, key=key)
+        only_v = {"v": params["v"]}
+        np.testing.assert_array_equal(
+            alone.update(only_v, alone.init(only_v), only_v)[0]["v"], updates["v"]
+        )
+    for key in (None, "x", 1.5, True, jnp.ones(3), [None]):
+        with pytest.raises(TypeError, match=r"^from_config: key must be an integer or one PRNG"):
+            returnn.from_config(config, groups, key=key)
+    for key in ([1], (1, 2, 3)):
+        with pytest.raises(ValueError, match=r"^from_config: key must be a PRNG key of 2 or 4 wor"):
+            returnn.from_config({"learning_rate": 1.0}, key=key)
+
+
 def test_a_config_names_its_optimizer():
     def made(**options):
         return returnn.from_config({"learning_rate": 0.1, **options})

@@ -9,3 +9,8 @@ def refused(example, capsys, *argv, code=2):
     message = capsys.readouterr().err
     assert re.fullmatch(rf"{example.__name__}\.py: [^\n]+\n", message), message
     return message
+
+
+def cells(said):
+    """The table that an example has printed: what stands in its rows, by their names."""
+    return dict(re.findall(r"│ ([a-z][^│]*?) +│ ([^│]+?) +│", said))

@@ -12,13 +12,12 @@ from pathlib import Path
 import distributed_digits
 import distributed_launch
 import distributed_methods
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from tests.environment import ROOT, environment, limit
-from tests.examples.example_runs import refused
+from tests.examples.checkpoints import assert_same_arrays, of_replicas
+from tests.examples.example_runs import cells, refused
 
 EXAMPLE = ROOT / "examples" / "distributed_digits.py"
 
@@ -34,18 +33,6 @@ def run(capsys, *argv):
     return out
 
 
-def saved(out, epoch):
-    """The arrays of a checkpoint by path and its history, read without the example."""
-    path = (Path(out) / "checkpoints" / str(epoch)).absolute()
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        tree = checkpointer.metadata(path / "carry").item_metadata.tree
-        kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        carry = checkpointer.restore(path / "carry", restore_args=kinds)
-    leaves = jax.tree_util.tree_leaves_with_path(carry)
-    history = json.loads((path / "history" / "metadata").read_text())
-    return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}, history
-
-
 # ------------------------------------------------------------------------- in one process
 
 
@@ -53,20 +40,20 @@ def test_a_run_reports_its_exchanges_and_its_accuracy(tmp_path, capsys):
     out = run(capsys, *QUICK, "--epochs", "2", "--period", "3", "--out", tmp_path / "x")
     assert out.startswith("model_average(") and out.count("epoch ") == 2
     assert "4 replicas by model_average, period 3" in out
-    cells = dict(re.findall(r"│ ([a-z][^│]*?) +│ ([^│]+?) +│", out))
-    assert cells["exchanges"] == "3" and cells["steps"].startswith("10, ")
-    assert "1.500 P" in cells["sent in an exchange"] and "0.450 P" in cells["sent in a step, mean"]
-    assert cells["bytes"] == "by the rule, not counted"
+    said = cells(out)
+    assert said["exchanges"] == "3" and said["steps"].startswith("10, ")
+    assert "1.500 P" in said["sent in an exchange"] and "0.450 P" in said["sent in a step, mean"]
+    assert said["bytes"] == "by the rule, not counted"
     last = re.fullmatch(r"Held-out accuracy (\S+) in [\d.]+ s; wrote (.+)", out.splitlines()[-1])
     written = re.split(", | and ", last[2])
     assert len(written) == 4 and all(Path(path).exists() for path in written)
     assert (tmp_path / "x" / "training.png").read_bytes()[:4] == b"\x89PNG"
-    history = saved(tmp_path / "x", 2)[1]
+    history = of_replicas(tmp_path / "x", 2)[1]
     assert history["distance_step"] == list(range(1, 11))
     apart = np.array(history["distance"])
     np.testing.assert_allclose(apart[2::3], 0, atol=1e-6)
     assert np.all(apart[[0, 1, 3, 4, 6, 7, 9]] > 1e-4)
-    assert f"{history['held_out_accuracy'][-1]:.4f}" == last[1] == cells["held-out accuracy"]
+    assert f"{history['held_out_accuracy'][-1]:.4f}" == last[1] == said["held-out accuracy"]
 
 
 @pytest.mark.parametrize("method", distributed_methods.METHODS)
@@ -75,7 +62,7 @@ def test_every_method_trains(method, tmp_path, capsys):
     argv = [*QUICK, "--epochs", "1", "--processes", "2", "--method", method, *period]
     out = run(capsys, *argv, "--optimizer", "sgd", "--out", tmp_path)
     assert f"2 replicas by {method}" in out
-    history = saved(tmp_path, 1)[1]
+    history = of_replicas(tmp_path, 1)[1]
     assert history["loss"][-1] < history["loss"][0]
     assert history["exchanges"] == [2.0 if period else 5.0]
 
@@ -93,10 +80,9 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
         message = refused(distributed_digits, capsys, *argv, "--out", tmp_path / "cut", code=130)
     assert message.endswith(f"distributed_digits.py --resume --out {tmp_path / 'cut'}\n")
     assert "after epoch 1 of 2" in run(capsys, "--resume", "--out", tmp_path / "cut")
-    (a, of_a), (b, of_b) = saved(tmp_path / "whole", 2), saved(tmp_path / "cut", 2)
-    assert a.keys() == b.keys() and any("local_center" in path for path in a)
-    for path, x in a.items():
-        assert x.dtype == b[path].dtype and x.tobytes() == b[path].tobytes(), path
+    (a, of_a), (b, of_b) = of_replicas(tmp_path / "whole", 2), of_replicas(tmp_path / "cut", 2)
+    assert any("local_center" in path for path in a)
+    assert_same_arrays(a, b)
     assert {**of_a, "seconds": 0} == {**of_b, "seconds": 0}
 
 
@@ -104,18 +90,18 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
 def test_a_run_continues_with_another_number_of_replicas(method, tmp_path, capsys):
     argv = [*QUICK, "--method", method, "--schedule", "constant", "--out", tmp_path]
     run(capsys, *argv, "--epochs", "1", "--processes", "4")
-    before = saved(tmp_path, 1)[0]
+    before = of_replicas(tmp_path, 1)[0]
     run(capsys, "--resume", "--epochs", "2", "--processes", "3", "--out", tmp_path)
     out = run(capsys, "--resume", "--epochs", "3", "--processes", "6", "--out", tmp_path)
     assert "The checkpoint has 3 replicas; 6 go on." in out and f"6 replicas by {method}" in out
-    after, history = saved(tmp_path, 3)
+    after, history = of_replicas(tmp_path, 3)
     assert before.keys() == after.keys()
     assert all(x.shape[0] == 6 for x in after.values() if x.ndim)
     assert np.all(np.diff([np.mean(x) for x in np.split(np.array(history["loss"]), 3)]) < 0)
     assert json.loads((tmp_path / "options.json").read_text())["processes"] == 6
     if method == "zero1":  # as if nothing had happened, but for rounding
         run(capsys, *argv[:-1], tmp_path / "whole", "--epochs", "3", "--processes", "2")
-        whole = saved(tmp_path / "whole", 3)[1]
+        whole = of_replicas(tmp_path / "whole", 3)[1]
         np.testing.assert_allclose(history["loss"], whole["loss"], rtol=1e-3)
         assert "sent in all" in out and history["exchanges"] == whole["exchanges"]
 
@@ -162,6 +148,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, capsys):
     argv = [*QUICK, "--optimizer", "sgd", "--learning-rate", "1e30", "--out", tmp_path]
     message = refused(distributed_digits, capsys, *argv, code=1)
     assert re.search(r"the loss is (nan|inf) at step \d+ of epoch 1; lower", message)
+
+
+def test_a_dead_process_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
+    def dies(*_):
+        raise distributed_launch.Died("process 1 of 2 was killed by SIGKILL.")
+
+    monkeypatch.setattr(distributed_digits, "launch", dies)
+    message = refused(distributed_digits, capsys, "--out", tmp_path, code=1)
+    assert message == "distributed_digits.py: error: process 1 of 2 was killed by SIGKILL.\n"
 
 
 # --------------------------------------------------------------------- starting and ending
@@ -298,7 +293,7 @@ def test_processes_train_as_the_simulation_does(tmp_path, capsys):
     assert out.startswith("model_average(") and "Gloo" not in out and "\x1b" not in out
     assert "counted in the compiled step" in out and "1.000 P" in out
     run(capsys, *argv, "--mode", "vmap", "--out", tmp_path / "y")
-    (a, of_a), (b, of_b) = saved(tmp_path / "x", 2), saved(tmp_path / "y", 2)
+    (a, of_a), (b, of_b) = of_replicas(tmp_path / "x", 2), of_replicas(tmp_path / "y", 2)
     assert a.keys() == b.keys()
     for path, x in a.items():
         np.testing.assert_allclose(x, b[path], rtol=1e-3, atol=1e-4, err_msg=path)
@@ -323,32 +318,9 @@ def test_processes_train_on_the_workers_of_ray(tmp_path, capsys):
     assert out.startswith("zero1(") and "2 replicas by zero1" in out
     assert "counted in the compiled step" in out
     run(capsys, *argv, "--mode", "vmap", "--out", tmp_path / "y")
-    (a, _), (b, _) = saved(tmp_path / "x", 1), saved(tmp_path / "y", 1)
+    (a, _), (b, _) = of_replicas(tmp_path / "x", 1), of_replicas(tmp_path / "y", 1)
     for path, x in a.items():
         np.testing.assert_allclose(x, b[path], rtol=1e-3, atol=1e-4, err_msg=path)
-
-
-@pytest.mark.xdist_group("processes")
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find processes")
-def test_a_dead_process_ends_the_run_in_one_line(tmp_path):
-    argv = ["--batch-size", "240", "--processes", "2", "--epochs", "10000"]
-    process = start(tmp_path / "x", *argv, TMPDIR=str(tmp_path))
-    until = time.monotonic() + seconds()
-    try:
-        while not distributed_digits.Run(tmp_path / "x").epochs_done():
-            assert time.monotonic() < until and process.poll() is None
-            time.sleep(0.1)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[1]), signal.SIGKILL)
-        err = process.communicate(timeout=limit(10, 30))[1]
-    finally:
-        process.kill()
-        process.wait()
-    said = (
-        r"distributed_digits\.py: error: process 1 of 2 was killed by SIGKILL\. What they said .*\n"
-    )
-    assert process.returncode == 1 and re.fullmatch(said, err), err
-    assert len(children) == 2 and all(is_gone(int(pid)) for pid in children)
 
 
 @pytest.mark.xdist_group("processes")
@@ -377,4 +349,4 @@ def test_a_clusters_launcher_needs_no_arguments(tmp_path):
     assert [process.returncode for process in both] == [0, 0], said
     assert "2 replicas by zero1" in said[0][0] and "Held-out accuracy" in said[0][0]
     assert "Held-out" not in said[1][0]
-    assert {x.shape[0] for x in saved(tmp_path / "x", 1)[0].values()} == {2}
+    assert {x.shape[0] for x in of_replicas(tmp_path / "x", 1)[0].values()} == {2}

@@ -40,6 +40,34 @@ PROGRAMS = [
 ]
 
 
+WITHOUT = """
+import pathlib, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
+for package in ("flax", "h5py", "keras", "matplotlib", "orbax", "ray", "rich", "sklearn"):
+    sys.modules[package] = None
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_example_says_what_to_install(name):
+    path = str(ROOT / "examples" / name)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, path, "--help"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=limit(5, 60),
+        check=False,
+    )
+    extras = "examples,keras" if name == "from_keras.py" else "examples"
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(
+        rf"{name}: error: .* (is|are) not installed; install gradxform\[{extras}\]\.\n", done.stderr
+    )
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_example_answers_help(name, monkeypatch, capsys):
     assert len(PROGRAMS) > 6

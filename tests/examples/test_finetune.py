@@ -5,19 +5,18 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 
 import command_line
 import finetune
 import finetune_figure
 import finetune_run
 import finetune_text
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 import gradxform as gx
+from tests.examples.checkpoints import assert_same_arrays, of_one
 from tests.examples.example_runs import refused
 
 EVERY, TOTAL = 3, 15
@@ -25,30 +24,13 @@ EVERY, TOTAL = 3, 15
 TINY = "--layers 2 --width 8 --length 16 --base argparse --base-steps 2 --base-batch-size 2"
 TINY += f" --text json --steps {TOTAL // EVERY} --every {EVERY} --batch-size 2 --bad-batches 2"
 QUICK = TINY.split()
-# One worker of pytest-xdist makes the finished run, and has all the tests that look at it.
-with_finished_run = pytest.mark.xdist_group("finished fine-tuning")
-
-
-def checkpoint(out, taken):
-    """The arrays of a checkpoint by path, and the history, read without the example."""
-    with ocp.CheckpointManager((Path(out) / "checkpoints").absolute()) as manager:
-        parts = {"state": ocp.args.StandardRestore(), "history": ocp.args.JsonRestore()}
-        saved = manager.restore(taken, args=ocp.args.Composite(**parts))
-    leaves = jax.tree_util.tree_leaves_with_path(saved["state"])
-    arrays = {jax.tree_util.keystr(path): x for path, x in leaves}
-    is_key = {k: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for k, x in arrays.items()}
-    assert sum(is_key.values()) == 1
-    return {
-        k: np.asarray(jax.random.key_data(x) if is_key[k] else x) for k, x in arrays.items()
-    }, saved["history"]
 
 
 def assert_same(a, b):
-    assert a[0].keys() == b[0].keys() and a[1].keys() == b[1].keys()
+    assert_same_arrays(a[0], b[0])
+    assert a[1].keys() == b[1].keys()
     for name in ("params", "mu", "acc_grads", "average", "total_skipped", "key", "taken"):
         assert any(name in path for path in a[0]), name
-    for path, x in a[0].items():
-        assert x.dtype == b[0][path].dtype and x.tobytes() == b[0][path].tobytes(), path
     for name, values in a[1].items():
         np.testing.assert_array_equal(values, b[1][name], name)  # also where both are NaN
 
@@ -64,9 +46,8 @@ def finished(tmp_path_factory):
 # ------------------------------------------------------------------------------------ training
 
 
-@with_finished_run
 def test_a_run_skips_what_is_spoiled_and_measures_the_rest(finished):
-    arrays, history = checkpoint(finished, TOTAL)
+    arrays, history = of_one(finished, TOTAL)
     options = finetune.Options(**json.loads((finished / "options.json").read_text()))
     bad = finetune.bad_batches(options)
     assert len(bad) == 2 and np.flatnonzero(np.isnan(history["loss"])).tolist() == bad
@@ -83,21 +64,19 @@ def test_a_run_skips_what_is_spoiled_and_measures_the_rest(finished):
     assert np.all(steps[1:, 0] == steps[:-1, -1]) and np.all(steps[:, -1] > 0)
 
 
-@with_finished_run
 def test_a_run_draws_and_saves_its_optimizer(finished, tmp_path):
     assert (finished / "finetune.png").read_bytes()[:4] == b"\x89PNG"
     assert (finished / "finetune.png").stat().st_size > 50_000
     tx = gx.from_json((finished / "optimizer.json").read_text())
     parts = ("accumulate(inner=with_metrics(", "moving_average(", "param_groups(", "clip_by_global")
     assert all(part in repr(tx) for part in parts)
-    _, history = checkpoint(finished, TOTAL)
+    _, history = of_one(finished, TOTAL)
     history = {k: v for k, v in history.items() if not k.startswith("update_ratio/")}
     history |= {"skipped": [0.0] * TOTAL}  # nothing to see is no error
     finetune_figure.draw(tmp_path / "x.png", history, 1, "without skips")
     assert (tmp_path / "x.png").stat().st_size > 40_000
 
 
-@with_finished_run
 def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_step(finished, tmp_path, monkeypatch, capsys):
     out = tmp_path / "a run"
     assert finetune.main([*QUICK, "--out", str(out), "--stop-after", "7"]) == 0
@@ -105,7 +84,7 @@ def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_step(finished, tmp_path, m
     assert said.startswith("Stopped: micro-batch 7 is saved, 1 of 3 into step 3; go on with: ")
     assert said.endswith(f"python examples/finetune.py --resume --out '{out}'")
     assert not (out / "finetune.png").exists()
-    arrays, _ = checkpoint(out, 7)
+    arrays, _ = of_one(out, 7)
     assert arrays["['opt_state']['mini_step']"] == 1 and arrays["['taken']"] == 7
     assert any(np.any(x) for path, x in arrays.items() if "acc_grads" in path)
 
@@ -124,7 +103,7 @@ def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_step(finished, tmp_path, m
     assert finetune.main(["--resume", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert f"Resuming the run in {out}, 2 of 3 into step 4." in printed
-    assert_same(checkpoint(finished, TOTAL), checkpoint(out, TOTAL))
+    assert_same(of_one(finished, TOTAL), of_one(out, TOTAL))
     for name in ("options.json", "optimizer.json", "base/made_from.json"):
         assert (finished / name).read_text() == (out / name).read_text()
 
@@ -134,7 +113,6 @@ def test_a_run_resumes_bit_for_bit_in_the_middle_of_a_step(finished, tmp_path, m
     assert (out / "finetune.png").exists()
 
 
-@with_finished_run
 def test_the_base_model_is_trained_once_for_the_same_options(finished, tmp_path, capsys):
     argv = [*QUICK, "--out", str(tmp_path / "x"), "--stop-after", "1"]
     assert finetune.main(argv) == 0
@@ -155,7 +133,6 @@ def test_the_base_model_is_trained_once_for_the_same_options(finished, tmp_path,
         assert (params is not None) == is_same
 
 
-@with_finished_run
 def test_a_loss_that_is_not_finite_stops_the_run(finished, tmp_path, capsys):
     argv = [*QUICK, "--base-learning-rate", "1e38", "--out", tmp_path / "far"]
     message = refused(finetune, capsys, *argv, code=1)
@@ -207,7 +184,6 @@ def test_a_bad_option_is_refused_in_one_line(argv, words, tmp_path, monkeypatch,
         (f"--stop-after {TOTAL}", f"--stop-after {TOTAL}: the run in --out has {TOTAL} already."),
     ],
 )
-@with_finished_run
 def test_resuming_with_another_option_is_refused(argv, words, finished, capsys):
     before = (finished / "options.json").read_text()
     message = refused(finetune, capsys, "--resume", *argv.split(), "--out", finished)
@@ -215,7 +191,6 @@ def test_resuming_with_another_option_is_refused(argv, words, finished, capsys):
     assert (finished / "options.json").read_text() == before
 
 
-@with_finished_run
 def test_a_damaged_run_is_refused_in_one_line(finished, tmp_path, capsys):
     out = tmp_path / "copy"
     (out / "checkpoints" / "9").mkdir(parents=True)

@@ -5,42 +5,26 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import command_line
 import digits_run
-import jax
-import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 import train_digits
 
 import gradxform as gx
 from tests.environment import ROOT, limit
+from tests.examples.checkpoints import assert_same_arrays, of_one
 from tests.examples.example_runs import refused
 from tests.public import names_of
 
 # Few steps, and one shape: the compilation is what takes the time.
 QUICK = ["--batch-size", "256", "--epochs", "4"]
-# One worker of pytest-xdist makes the finished run, and has all the tests that look at it.
-with_finished_run = pytest.mark.xdist_group("finished digits run")
-
-
-def checkpoint(out, epoch):
-    """The arrays of a checkpoint by path, read without the example."""
-    with ocp.CheckpointManager((Path(out) / "checkpoints").absolute()) as manager:
-        parts = {"state": ocp.args.StandardRestore(), "history": ocp.args.JsonRestore()}
-        saved = manager.restore(epoch, args=ocp.args.Composite(**parts))
-    leaves = jax.tree_util.tree_leaves_with_path(saved["state"])
-    return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}, saved["history"]
 
 
 def assert_same(a, b):
     assert a[1] == b[1]
-    assert a[0].keys() == b[0].keys()
     assert any("mu" in path for path in a[0]) and any("params" in path for path in a[0])
-    for path, x in a[0].items():
-        assert x.dtype == b[0][path].dtype and x.tobytes() == b[0][path].tobytes(), path
+    assert_same_arrays(a[0], b[0])
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +65,10 @@ def test_a_short_run_reads_digits_and_lists_its_files(tmp_path):
     assert (tmp_path / "runs/digits/training.png").stat().st_size > 20_000
 
 
-@with_finished_run
 def test_the_last_checkpoints_and_the_whole_history_are_kept(finished):
     kept = sorted(p.name for p in (finished / "checkpoints").iterdir())
     assert kept == ["2", "3", "4"]
-    _, history = checkpoint(finished, 4)
+    _, history = of_one(finished, 4)
     per_step = ("loss", "accuracy", "learning_rate", "update_norm")
     assert {name: len(history[name]) for name in per_step} == dict.fromkeys(per_step, 4 * 5)
     assert len(history["held_out_loss"]) == len(history["held_out_accuracy"]) == 4
@@ -94,7 +77,6 @@ def test_the_last_checkpoints_and_the_whole_history_are_kept(finished):
 
 
 @pytest.mark.end_to_end
-@with_finished_run
 def test_an_interrupted_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch, capsys):
     def save_then_interrupt(manager, epoch, *rest, save=train_digits.save):
         save(manager, epoch, *rest)
@@ -110,7 +92,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch,
 
     assert train_digits.main(["--resume", "--out", str(out)]) == 0  # with the options of the run
     assert "after epoch 2 of 4" in capsys.readouterr().out
-    assert_same(checkpoint(finished, 4), checkpoint(out, 4))
+    assert_same(of_one(finished, 4), of_one(out, 4))
     assert (finished / "options.json").read_text() == (out / "options.json").read_text()
 
     # There is nothing left to do, and the figure is drawn again.
@@ -119,11 +101,10 @@ def test_an_interrupted_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch,
     assert (out / "training.png").stat().st_size > 20_000
 
 
-@with_finished_run
 def test_the_config_that_a_run_writes_gives_the_same_run(finished, tmp_path, capsys):
     argv = [*QUICK, "--optimizer", str(finished / "optimizer.json"), "--out", str(tmp_path / "x")]
     assert train_digits.main(argv) == 0
-    assert_same(checkpoint(finished, 4), checkpoint(tmp_path / "x", 4))
+    assert_same(of_one(finished, 4), of_one(tmp_path / "x", 4))
     message = refused(train_digits, capsys, *argv, "--learning-rate", "0.1")
     assert "--learning-rate: " in message and "says it already" in message
     argv = ["--resume", "--learning-rate", "0.1", "--out", tmp_path / "x"]
@@ -136,7 +117,7 @@ def test_a_constant_rate_goes_on_for_more_epochs(tmp_path, capsys):
     argv += ["--out", str(tmp_path / "sgd")]
     assert train_digits.main([*argv, "--epochs", "1"]) == 0
     assert train_digits.main([*argv, "--epochs", "2", "--resume"]) == 0
-    assert checkpoint(tmp_path / "sgd", 2)[1]["learning_rate"] == [pytest.approx(0.3)] * 10
+    assert of_one(tmp_path / "sgd", 2)[1]["learning_rate"] == [pytest.approx(0.3)] * 10
     message = refused(train_digits, capsys, *argv, "--epochs", "1", "--resume")
     assert "has 2 already" in message
     assert json.loads((tmp_path / "sgd" / "options.json").read_text())["epochs"] == 2
@@ -231,7 +212,6 @@ def test_a_bad_config_is_refused_in_one_line_with_its_path(text, words, tmp_path
         ("--optimizer {other}", "has another optimizer"),
     ],
 )
-@with_finished_run
 def test_resuming_with_another_option_is_refused(argv, words, finished, tmp_path, capsys):
     other = tmp_path / "other.json"
     other.write_text(gx.to_json(gx.sgd(0.1)))
@@ -241,7 +221,6 @@ def test_resuming_with_another_option_is_refused(argv, words, finished, tmp_path
     assert (finished / "options.json").read_text() == before
 
 
-@with_finished_run
 def test_a_damaged_run_is_refused_in_one_line(finished, tmp_path, capsys):
     out = tmp_path / "copy"
     (out / "checkpoints" / "4").mkdir(parents=True)

@@ -5,6 +5,7 @@ there have outputs first, and kernels have the axes OIHW; here they are turned t
 HWIO, as layers of Flax have them.
 """
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -95,54 +96,53 @@ def recording(name: str) -> Recording:
     return Recording(name, row["kwargs"], row["mode"], row["moved"], arrays)
 
 
-Step = Callable[[Any, Any, Any, Recording, int], tuple[Any, Any]]
+# The gradients of update t, and what `update` gets besides, from the parameters before it.
+Inputs = Callable[[Recording, int, Any], tuple[Any, dict[str, Any]]]
 
 
-def by_gradient(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the recorded gradient; return parameters and state."""
-    updates, state = tx.update(recorded.tree("grad", t), state, params)
-    return gx.apply_updates(params, updates), state
+def gradients(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the recorded gradients."""
+    return recorded.tree("grad", t), {}
 
 
-def by_hessian(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the recorded gradient and the diagonal of the Hessian that came with it."""
+def hessians(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the recorded gradients and the diagonal of the Hessian that came with them."""
     h, c = recorded.tree("loss/h"), recorded.tree("loss/c")
     diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * t) - 0.3 * (c > 0.5), h, c)
-    extra = {"hessian_diagonal": diagonal}
-    updates, state = tx.update(recorded.tree("grad", t), state, params, **extra)
-    return gx.apply_updates(params, updates), state
+    return recorded.tree("grad", t), {"hessian_diagonal": diagonal}
 
 
-def by_rows(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the rows of the recorded gradients that were drawn for it."""
+def rows(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the rows of the recorded gradients that were drawn for this update."""
     grads = {}
     for leaf, g in recorded.tree("grad", t).items():
         drawn = np.random.default_rng(1100 + t).choice(len(g), 3, replace=False)
         rows = jnp.asarray(np.sort(drawn), jnp.int32)
         grads[leaf] = gx.sparse.RowSparse(rows, jnp.asarray(g)[rows], len(g))
-    updates, state = tx.update(grads, state, params)
-    return gx.apply_updates(params, updates), state
+    return grads, {}
 
 
-def by_value(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the recorded gradient and the loss that came with it."""
+def values(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the recorded gradients and the loss that came with them."""
     value = jnp.asarray(np.random.default_rng(18).uniform(0.2, 3, STEPS)[t])
-    updates, state = tx.update(recorded.tree("grad", t), state, params, value=value)
-    return gx.apply_updates(params, updates), state
+    return recorded.tree("grad", t), {"value": value}
 
 
-def by_climb(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the gradient of the loss, and let the optimizer ask for others."""
+def losses(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the gradients of the loss, and the function that has others for who asks."""
     grad = jax.grad(loss_of(recorded))
-    updates, state = tx.update(grad(params), state, params, grad_fn=lambda p, i: grad(p))
-    return gx.apply_updates(params, updates), state
+    return grad(params), {"grad_fn": lambda p, i: grad(p)}
 
 
-def by_logits(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
-    """Take a step with the recorded gradient and the largest logits of two heads."""
-    logits = {"attn": jnp.asarray(np.random.default_rng(5).uniform(20, 300, (STEPS, 2))[t])}
-    updates, state = tx.update(recorded.tree("grad", t), state, params, max_logits=logits)
-    return gx.apply_updates(params, updates), state
+def logits(recorded: Recording, t: int, params: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the recorded gradients and the largest logits of two heads."""
+    largest = np.random.default_rng(5).uniform(20, 300, (STEPS, 2))[t]
+    return recorded.tree("grad", t), {"max_logits": {"attn": jnp.asarray(largest)}}
+
+
+def nothing_drawn(recorded: Recording, t: int) -> Any:
+    """Return a context in which nothing differs."""
+    return contextlib.nullcontext()
 
 
 def loss_of(recorded: Recording) -> Callable[[Any], jax.Array]:
@@ -161,11 +161,22 @@ def loss_of(recorded: Recording) -> Callable[[Any], jax.Array]:
     return loss
 
 
-def replayed(tx: Any, recorded: Recording, step: Step = by_gradient) -> tuple[list[Any], Any]:
-    """Return the parameters after each update, and the last state; call it under `enable_x64`."""
+def replayed(
+    tx: Any,
+    recorded: Recording,
+    inputs: Inputs = gradients,
+    around: Callable[[Recording, int], Any] = nothing_drawn,
+) -> tuple[list[Any], Any]:
+    """Return the parameters after each update, and the last state; call it under `enable_x64`.
+
+    Each update runs in the context `around(recorded, t)`.
+    """
     params = jax.tree.map(jnp.asarray, recorded.tree("init"))
     state, out = tx.init(params), []
     for t in range(STEPS):
-        params, state = step(tx, state, params, recorded, t)
+        grads, extra = inputs(recorded, t, params)
+        with around(recorded, t):
+            updates, state = tx.update(grads, state, params, **extra)
+        params = gx.apply_updates(params, updates)
         out.append(params)
     return out, state

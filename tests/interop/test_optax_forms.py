@@ -15,7 +15,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.commands import main
-from gradxform.commands.optax_uses import differences
+from gradxform.commands.port import differences
 from gradxform.interop import GradientTransformation, GradientTransformationExtraArgs
 from tests.public import names_of
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.commands.optax_uses.names import SAME, find_optax_name
+from gradxform.commands.port.names import SAME, find_optax_name
 from tests.environment import limit
 
 optax = pytest.importorskip("optax")

@@ -59,18 +59,6 @@ def test_what_galore_does_not_project_has_the_shapes_of_each_library():
     assert jax.tree.map(jnp.shape, back) == jax.tree.map(jnp.shape, theirs)
 
 
-def test_shampoo_goes_on_from_squares_without_entries():
-    params = {"w": jnp.ones((2, 3))}
-    tx = gx.scale_by_distributed_shampoo()
-    state = tx.init(params)
-    older = state._replace(nu={"w": jnp.zeros((1, 0))})
-    updates, after = tx.update(params, older, params)
-    wanted, _ = tx.update(params, state, params)
-    np.testing.assert_array_equal(updates["w"], wanted["w"])
-    migrated, _ = gx.migrate_state(after, tx, tx, params)
-    assert jax.tree.structure(migrated) == jax.tree.structure(state)
-
-
 def test_wide_slots_take_narrow_ones():
     params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
     with jax.numpy_dtype_promotion("standard"):

@@ -277,5 +277,5 @@ def test_a_branch_left_out_by_one_label_is_one_node():
 
 def test_none_of_several_masks_leaves_out_what_any_of_them_selects():
     tree = {"w": jnp.ones((2, 3)), "bias": jnp.ones(3), "s": jnp.ones(())}
-    neither = gx.masks.none_of(gx.ndim_at_least(2), gx.path_matches("bias"))
+    neither = gx.none_of(gx.ndim_at_least(2), gx.path_matches("bias"))
     assert neither(tree) == {"w": False, "bias": False, "s": True}

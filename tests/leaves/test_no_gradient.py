@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.sparse
 
 import gradxform as gx
 from gradxform.types import MaskedNode
@@ -204,3 +205,201 @@ def test_the_gradients_of_sam_inside_masked_are_those_of_its_parameters():
     updates, _ = tx.update(grads, tx.init(params), params, grad_fn=lambda p, i: whole(p))
     np.testing.assert_array_equal(updates["b"], grads["b"])
     assert np.all(updates["w"] > 0)
+
+
+# --------------------------------------------------------------- where the library differentiates
+
+MIXED = {
+    "w": jnp.array([1.0, -2.0, 3.0]),
+    "n": jnp.arange(3),
+    "on": jnp.array([True, False, True]),
+    "key": jax.random.key(0),
+}
+ALONE = {"w": MIXED["w"]}
+
+
+def of_mixed(p):
+    noise = jax.random.normal(p["key"], ()) if "key" in p else jax.random.normal(MIXED["key"], ())
+    weights = jnp.where(p["on"], 1.0, 0.5) + p["n"].astype(jnp.float32)
+    return jnp.sum((p["w"] - noise) ** 2 * weights)
+
+
+def of_alone(p):
+    return of_mixed(MIXED | p)
+
+
+def sharp(factory, **options):
+    return lambda opaque: factory(gx.sgd(0.1), **options, opaque_mode=opaque)
+
+
+SHARP = {
+    "sam": lambda opaque: gx.contrib.sam(gx.sgd(0.1), gx.sgd(0.05), opaque_mode=opaque),
+    "gsam": sharp(gx.gsam),
+    "wsam": sharp(gx.wsam, learning_rate=0.1),
+    "looksam": sharp(gx.looksam, period=2),
+}
+DIFFERENTIATED = {
+    **{f"{name}, {how}": (make, how) for name, make in SHARP.items() for how in (True, False)},
+    "lbfgs": (lambda _: gx.lbfgs(), None),
+    "newton_cg": (lambda _: gx.newton_cg(), None),
+    "backtracking": (lambda _: gx.chain(gx.sgd(1.0), SEARCH), None),
+    "lbfgs_steps": (lambda _: gx.lbfgs_steps(), None),
+}
+SEARCH = gx.scale_by_backtracking_linesearch(5, store_grad=True)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_a_step_leaves_what_has_no_gradient_and_moves_the_rest(name):
+    make, how = DIFFERENTIATED[name]
+    ends = []
+    for params, loss in ((MIXED, of_mixed), (ALONE, of_alone)):
+        tx = make(how)
+        p, state, step = jax.tree.map(jnp.copy, params), tx.init(params), gx.make_step(tx, loss)
+        for _ in range(3):
+            p, state, _ = step(p, state)
+        ends.append(p)
+    assert set(ends[0]) == set(MIXED) and np.any(ends[0]["w"] != MIXED["w"])
+    np.testing.assert_allclose(ends[0]["w"], ends[1]["w"], rtol=1e-4)
+    assert np.all(ends[0]["n"] == MIXED["n"]) and ends[0]["key"] == MIXED["key"]
+
+
+@pytest.mark.parametrize("name", SHARP)
+def test_the_gradients_of_a_climb_may_have_holes_or_float0(name):
+    tx, alone = SHARP[name](True), SHARP[name](True)
+    whole = jax.grad(of_mixed, allow_int=True)
+    g = whole(MIXED)
+
+    def holes(p, i):
+        return {k: x if k == "w" else None for k, x in whole(p).items()}
+
+    expected, _ = alone.update(
+        {"w": g["w"]}, alone.init(ALONE), ALONE, grad_fn=lambda p, i: jax.grad(of_alone)(p)
+    )
+    for grad_fn in (lambda p, i: whole(p), holes):
+        updates, _ = tx.update(g, tx.init(MIXED), MIXED, grad_fn=grad_fn)
+        np.testing.assert_allclose(updates["w"], expected["w"], rtol=1e-6)
+    with pytest.raises(TypeError) as caught:
+        tx.update(g, tx.init(MIXED), MIXED, grad_fn=lambda p, i: jax.grad(of_mixed)(p))
+    assert any("allow_int=True" in note for note in caught.value.__notes__)
+
+
+def test_the_functions_that_differentiate_leave_holes():
+    value, grads = gx.compute_gradients(of_mixed, MIXED)
+    expected = jax.grad(of_alone)(ALONE)["w"]
+    np.testing.assert_allclose(grads["w"], expected)
+    assert [grads[k] for k in ("n", "on", "key")] == [None] * 3 and value == of_mixed(MIXED)
+    with pytest.raises((TypeError, ValueError), match=r"\['n'\] has dtype int32"):
+        gx.compute_gradients(of_mixed, MIXED, var_list=["w", "n"])
+    with pytest.raises((TypeError, ValueError), match=r"\['n'\] has dtype int32"):
+        gx.compute_gradients(lambda p: 1.0, {"n": MIXED["n"]})
+    tx = gx.lbfgs()
+    value, grads = gx.value_and_grad_from_state(of_mixed)(MIXED, state=tx.init(MIXED))
+    np.testing.assert_allclose(grads["w"], expected)
+    v = {**dict.fromkeys(MIXED), "w": jnp.ones(3)}
+    product = gx.curvature.hessian_product(of_mixed)(MIXED, v)
+    np.testing.assert_allclose(product["w"], [2.0, 3.0, 6.0])
+
+
+@pytest.mark.parametrize("tx", [gx.sgd(0.1), gx.lbfgs(), gx.newton_cg(), gx.lbfgs_steps()])
+def test_minimize_leaves_what_has_no_gradient(tx):
+    ours, alone = (
+        gx.minimize(loss, params, tx, max_evaluations=8)
+        for loss, params in ((of_mixed, MIXED), (of_alone, ALONE))
+    )
+    np.testing.assert_allclose(ours.params["w"], alone.params["w"], rtol=1e-6)
+    assert ours.params["key"] == MIXED["key"] and np.all(ours.params["n"] == MIXED["n"])
+    with pytest.raises(TypeError, match=r"minimize: parameter \['n'\] has dtype int32"):
+        gx.minimize(of_mixed, {"n": MIXED["n"]}, tx)
+
+
+def test_what_compiles_a_step_says_how_to_part_a_model():
+    tx = gx.sgd(0.1)
+    step, holder, state = gx.make_step(tx, loss), gx.Optimizer(tx), tx.init(MODEL)
+    grads = eqx.filter_grad(loss)(MODEL)
+    for name, call in (
+        ("make_step", lambda: step(MODEL, state)),
+        ("make_step", lambda: step.lower(MODEL, state)),
+        ("Optimizer", lambda: holder.minimize(loss, MODEL)),
+        ("Optimizer", lambda: holder.compute_gradients(loss, MODEL)),
+        ("Optimizer", lambda: holder.apply_gradients(grads, MODEL)),
+        ("Optimizer", lambda: gx.Optimizer(tx, MODEL)),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name}: parameter \.activation is .*eqx.partition"):
+            call()
+    params, rest = eqx.partition(MODEL, eqx.is_array)
+    step = gx.make_step(tx, lambda p: loss(eqx.combine(p, rest)))
+    assert step(jax.tree.map(jnp.copy, params), tx.init(params))[2] == loss(MODEL)
+    # What is not compiled takes a model as it is.
+    value, grads = gx.compute_gradients(loss, MODEL)
+    moved, _ = gx.apply_gradients(tx, grads, state, MODEL)
+    assert value == loss(MODEL) > loss(moved)
+    assert loss(gx.minimize(loss, MODEL, tx, max_evaluations=4).params) < loss(MODEL)
+
+
+# ---------------------------------------------------------------------------- sparse arrays of JAX
+
+
+def test_a_sparse_array_of_jax_says_what_to_do():
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    dense = {"w": jnp.eye(3), "b": jnp.ones(3)}
+    params = {**dense, "w": sparse.BCOO.fromdense(dense["w"])}
+    words = r"\['w'\] is a BCOO of jax\.experimental\.sparse: let its array \.data be the parameter"
+    for tx in (gx.sgd(0.1), gx.adam(0.1), gx.clip_by_global_norm(1.0), gx.muon(0.1)):
+        for given in (dense, params):
+            with pytest.raises((TypeError, ValueError), match=words):
+                tx.update(params, tx.init(given), given)
+    # Also where the gradient alone is dense, and the state does not tell.
+    with pytest.raises(ValueError, match=words):
+        gx.sgd(0.1).update(dense, gx.sgd(0.1).init(params), params)
+    # What the message says.
+    of, indices = params["w"].data, params["w"].indices
+
+    def of_data(p):
+        w = sparse.BCOO((p["w"], indices), shape=(3, 3))
+        return jnp.sum((w @ p["b"]) ** 2)
+
+    tx, data = gx.adam(0.1), {"w": of, "b": params["b"]}
+    new, _ = gx.apply_gradients(tx, jax.grad(of_data)(data), tx.init(data), data)
+    assert of_data(new) < of_data(data)
+    # A gradient that leaves the indices out, as Equinox gives it, trains the BCOO itself.
+
+    def of_bcoo(p):
+        return jnp.sum((p["w"] @ p["b"]) ** 2)
+
+    again, state = gx.apply_gradients(tx, eqx.filter_grad(of_bcoo)(params), tx.init(params), params)
+    np.testing.assert_array_equal(again["w"].data, new["w"])
+    np.testing.assert_array_equal(again["w"].indices, indices)
+    assert state[0].mu["w"].data.shape == of.shape
+
+
+LONG = np.dtype(np.longdouble)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (scipy.sparse.csr_matrix(np.eye(2)), r"a csr_matrix of SciPy, .* let its array \.data be"),
+        (scipy.sparse.coo_array(np.eye(2)), r"a coo_array of SciPy, which JAX does not know"),
+        (np.array([1.0, None], object), r"an array of dtype object, which JAX does not have; make"),
+        (np.array(["a"]), "an array of dtype <U1, which JAX does not have"),
+        (
+            np.array(["2020"], "datetime64[D]"),
+            r"an array of dtype datetime64\[D\], which JAX",
+        ),
+        (
+            np.zeros(2, [("a", float)]),
+            r"an array of dtype \[\('a', '<f8'\)\], which JAX",
+        ),
+        pytest.param(
+            np.ones(2, LONG),
+            f"an array of dtype {LONG}, which JAX does not have",
+            marks=pytest.mark.skipif(np.float64 == LONG, reason="no such dtype here"),
+        ),
+    ],
+)
+def test_arrays_that_jax_does_not_have_are_refused_by_init(x, words):
+    params = {"w": x, "b": jnp.ones(2)}
+    for tx in (gx.adam(0.1), gx.moving_average(gx.sgd(0.1), 0.9)):
+        name = "adam" if tx == gx.adam(0.1) else "moving_average"
+        with pytest.raises(TypeError, match=rf"^{name}: parameter \['w'\] is {words}"):
+            tx.init(params)

@@ -11,6 +11,7 @@ from gradxform.leaves.storage.rounded import rounded_by_chance
 from gradxform.numerics.overflow import cast_finite
 from gradxform.sparse import RowSparse
 from tests.catalogue import CASES
+from tests.telling import with_new_parts
 
 pytestmark = pytest.mark.numeric
 
@@ -92,19 +93,24 @@ def test_a_copy_of_the_parameters_that_is_named_is_refused():
     assert gx.state_dtype(gx.madgrad(0.1), which="s").init(params)
 
 
-@pytest.mark.parametrize("name", [k for k, case in CASES.items() if case.rows and not case.extra])
-def test_a_gradient_without_rows_changes_no_parameter(name):
-    case = CASES[name]
+OF_ROWS = with_new_parts({k: x for k, x in CASES.items() if x.rows and not x.extra})
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_a_gradient_without_rows_is_taken(name):
+    case, tree = OF_ROWS[name], {"t": jnp.ones((6, 8))}
     if case.tree is not None or case.names_leaves:
         pytest.skip("it needs its own parameters")
-    tree = {"t": jnp.ones((6, 8))}
+
+    def update(rows):
+        return case.bound.update({"t": rows}, case.bound.init(tree), tree)[0]
+
     one, nothing = (RowSparse(jnp.zeros(n, jnp.int32), jnp.ones((n, 8)), 6) for n in (1, 0))
     try:
-        case.bound.update({"t": one}, case.bound.init(tree), tree)
+        jax.eval_shape(update, one)
     except TypeError:
         pytest.skip("it takes rows of other arrays only")
-    updates, _ = case.bound.update({"t": nothing}, case.bound.init(tree), tree)
-    assert updates["t"].shape == (6, 8)
+    assert jax.eval_shape(update, nothing)["t"].shape == (6, 8)
 
 
 @pytest.mark.parametrize("stored", list(STORED))
@@ -115,3 +121,25 @@ def test_stored_slots_take_a_gradient_without_rows(stored):
     updates, after = tx.update({"t": nothing}, state, tree)
     np.testing.assert_array_equal(gx.apply_updates(tree, updates)["t"], tree["t"])
     assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+FORMS_OF_STATES = {
+    "8 bits": gx.quantize_state,
+    "4 bits": lambda tx: gx.quantize_state(tx, 4),
+    "rank1": lambda tx: gx.quantize_state(tx, 4, code="rank1"),
+    "bfloat16": gx.state_dtype,
+    "chance": lambda tx: gx.state_dtype(tx, stochastic=True, key=0),
+    "factors": lambda tx: gx.factor_state(tx, min_dim_size_to_factor=8),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_STATES)
+@pytest.mark.parametrize("with_params", [False, True])
+def test_a_stored_state_of_other_parameters_is_refused_as_a_plain_one(form, with_params):
+    params, other = {"w": jnp.ones((64, 128))}, {"w": jnp.ones((128, 64))}
+    messages = []
+    for tx in (gx.adam(1e-3), FORMS_OF_STATES[form](gx.adam(1e-3))):
+        with pytest.raises(ValueError, match=r"scale_by_adam: the state's mu of \['w'\]") as error:
+            jax.eval_shape(tx.update, other, tx.init(params), other if with_params else None)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]

@@ -1,19 +1,19 @@
 """What is remembered for a structure: computed once, and never where it may differ."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.leaves import flatten_with_names, structures
-from gradxform.leaves.structures import remembered_by_structure
+from gradxform.leaves import flatten_with_names, masks
 from gradxform.values import memory
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """What `make` was called for, with nothing remembered at first."""
-    monkeypatch.setattr(structures, "_RESULTS", memory.Memory())
+    monkeypatch.setattr(masks, "_KNOWN", memory.Memory())
     return []
 
 
@@ -22,7 +22,7 @@ def of(asked, tree, what="test"):
         asked.append(what)
         return [len(asked)]
 
-    return remembered_by_structure(what, tree, make)
+    return masks.entries_of(None, True, tree).once(what, make)
 
 
 def test_a_result_is_computed_once_for_a_structure_with_its_shapes(asked):
@@ -36,14 +36,26 @@ def test_a_result_is_computed_once_for_a_structure_with_its_shapes(asked):
     assert len(asked) == 6
 
 
+@jax.tree_util.register_pytree_node_class
+class WithArray:
+    """A node whose structure has an array, which has no hash."""
+
+    def tree_flatten(self):
+        return [1.0], np.ones(2)
+
+    @classmethod
+    def tree_unflatten(cls, _, __):
+        return cls()
+
+
 def test_what_has_no_hash_and_what_fails_are_not_remembered(asked):
     def fails():
         raise ValueError("no")
 
     for _ in range(2):
-        of(asked, [1.0], what=["a list"])
+        of(asked, [WithArray()])
         with pytest.raises(ValueError, match="no"):
-            remembered_by_structure("fails", [1.0], fails)
+            masks.entries_of(None, True, [1.0]).once("fails", fails)
     assert len(asked) == 2
     assert of(asked, [1.0], what="fails") == [3]
 
@@ -51,8 +63,29 @@ def test_what_has_no_hash_and_what_fails_are_not_remembered(asked):
 def test_a_memory_that_is_full_begins_anew(asked):
     first = of(asked, [1.0])
     for i in range(memory.MOST):
-        of(asked, [1.0], what=i)
-    assert of(asked, [1.0]) != first and len(structures._RESULTS._items) <= memory.MOST
+        of(asked, {i: 1.0})
+    assert of(asked, [1.0]) != first and len(masks._KNOWN._items) <= memory.MOST
+
+
+def test_what_a_function_answers_is_resolved_once(asked):
+    tree = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    answers = [True, False, True]
+
+    def mask(params):
+        asked.append(params)
+        return {"w": answers[len(asked) - 1], "b": True}
+
+    first, other, again = (masks.entries_of(None, mask, tree) for _ in answers)
+    assert len(asked) == 3 and again is first and other is not first
+    assert not masks.resolve(None, lambda _: {"w": False, "b": True}, tree)["w"]
+    masks.resolve(None, True, tree)["w"] = None  # a tree of its own
+    assert masks.resolve(None, True, tree) == {"w": True, "b": True}
+
+
+def test_numbers_that_are_equal_are_different_entries(asked):
+    for n in (1, True, 1.0):
+        (entry,) = masks.entries_of(None, n, [1.0], object).in_order
+        assert type(entry) is type(n)
 
 
 def test_paths_are_those_of_the_tree_at_hand():

@@ -1,16 +1,21 @@
 """The house, read from its imports: rooms, floors, and arrows from one room to another.
 
 A room is a folder or a loose file of the package, and an arrow an import from one to another. Those
-inside functions count, and `import_module("...")` of a literal, but not those for type checkers.
+inside functions count, and `import_module("...")` of a literal, but not those for type checkers. A
+name that a package only forwards counts as an import of its file.
 `python -m tests.project.layout` draws the floors, and names the longest files.
 """
 
 import ast
 import collections
 import functools
+import graphlib
+import importlib.util
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+
+from gradxform._names.homes import homes_of
 
 ROOT = pathlib.Path(__file__).parents[2] / "gradxform"
 LONG = 400  # lines; a longer file asks whether it is about one thing
@@ -38,21 +43,26 @@ def files() -> dict[str, pathlib.Path]:
     return {module_of(path): path for path in sources()}
 
 
-def imported(path: pathlib.Path) -> Iterator[str]:
-    """Yield the modules of the library that a file imports, wherever it does."""
-    yield from _imported(ast.parse(path.read_text("utf-8")))
+@functools.cache
+def imported(path: pathlib.Path) -> frozenset[str]:
+    """The modules of the library that a file imports, wherever it does."""
+    package = ".".join(("gradxform", *path.relative_to(ROOT).parts[:-1]))
+    return frozenset(imported_by(ast.parse(path.read_text("utf-8")), package)) - {module_of(path)}
 
 
-def _imported(node: ast.AST) -> Iterator[str]:
+def imported_by(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules of the library that the code of a package's file imports."""
     names: list[str] = []
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         for child in node.orelse:
-            yield from _imported(child)
+            yield from imported_by(child, package)
         return
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        homes = homes_of(module)
+        names = [f"{homes.get(x.name, module)}.{x.name}" for x in node.names]
     elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
         if ast.unparse(node.func).endswith("import_module"):
             names = [str(node.args[0].value)]
@@ -62,7 +72,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
         if name.startswith("gradxform"):
             yield name
     for child in ast.iter_child_nodes(node):
-        yield from _imported(child)
+        yield from imported_by(child, package)
 
 
 @functools.cache
@@ -75,19 +85,13 @@ def arrows() -> dict[str, frozenset[str]]:
     return {room: frozenset(others) for room, others in found.items()}
 
 
-def circles() -> list[list[str]]:
-    """Rooms that import each other, through whichever others."""
-    below: dict[str, set[str]] = {}
-
-    def reached(room: str, seen: set[str]) -> set[str]:
-        for other in arrows()[room] - seen:
-            seen.add(other)
-            reached(other, seen)
-        return seen
-
-    for room in arrows():
-        below[room] = reached(room, set())
-    return [sorted(below[room]) for room in below if room in below[room]]
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Rooms or files that import each other, as a way that ends where it begins; else nothing."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 @functools.cache
@@ -129,14 +133,22 @@ PAGE = ROOT.parent / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by `make tables` -->\n```\n", "\n```\n<!-- end -->"
 
 
-def drawn() -> str:
-    """The page of the architecture with the picture, as it should be."""
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    return before + BEGIN + picture() + END + rest.partition(END)[2]
+def drawn(page: str) -> str:
+    """A page with the picture as it should be; all that stands around the picture stays.
+
+    Raises:
+      ValueError: if a mark is missing: what follows would be lost.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        missing = (END if begin else BEGIN).strip()
+        raise ValueError(f"{PAGE.name} does not have the mark {missing!r} around the picture.")
+    return before + BEGIN + picture() + END + after
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(), "utf-8")
+    PAGE.write_text(drawn(PAGE.read_text("utf-8")), "utf-8")
     arrow_count = sum(map(len, arrows().values()))
     print(f"{len(arrows())} rooms, {len(floors())} floors, {arrow_count} arrows")
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in sources()}

@@ -1,7 +1,8 @@
 """The table of public names, `_names/table.py`: `python -m tests.project.names` writes it anew.
 
-What is public is read from the sources: what a package imports for type checkers, and the
-`__all__` of files. What configs may name besides is found by importing every module.
+What is public is read from the sources: what a package imports for type checkers, and what files
+say. Of some packages it is all that their files say; a stub beside their `__init__.py`, written
+too, says so to type checkers. What configs may name besides is found by importing every module.
 """
 
 import ast
@@ -11,6 +12,8 @@ import inspect
 import itertools
 import pathlib
 import textwrap
+
+from gradxform._names.table import NAMES
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "gradxform" / "_names" / "table.py"
@@ -23,6 +26,20 @@ DOORS = {
     "tf_contrib": "tf_contrib.tf_contrib",
     "returnn": "returnn.returnn",
 }
+
+# Packages of all that the files in their folders make public, and what they have from elsewhere.
+OF_FILES: dict[str, dict[str, list[str]]] = {
+    "gradxform.distributed": {"gradxform.testing": ["hlo", "hlo_schedule"]},
+    "gradxform.linalg.curvature": {},
+    "gradxform.optimizers": {},
+    "gradxform.schedules": {},
+    "gradxform.transforms": {},
+    "gradxform.wrappers": {},
+}
+# Packages with a stub: they have names of so many files that no list is kept by hand.
+STUBS = ["gradxform", *OF_FILES]
+# What these decorate is public, unless the file has an `__all__` or the name begins with "_".
+DECORATORS = {"optimizer", "transform", "value"}
 
 HEAD = '''"""Where each name is. Written by `make tables`; do not edit.
 
@@ -50,7 +67,11 @@ def modules() -> tuple[str, ...]:
 @functools.cache
 def public_in(module: str) -> dict[str, str]:
     """What a package imports for type checkers: each file with its names, or with "*"."""
-    found: dict[str, list[str]] = {}
+    found = {k: [*names] for k, names in OF_FILES.get(module, {}).items()}
+    if module in OF_FILES:
+        for file in modules():
+            if file.startswith(f"{module}.") and source_of(file).name != "__init__.py":
+                found |= {file: said} if (said := said_by(file)) else {}
     for node in ast.parse(source_of(module).read_text("utf-8")).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for statement in node.body:
@@ -66,6 +87,11 @@ def public_in(module: str) -> dict[str, str]:
     return {file: " ".join(sorted(names)) for file, names in sorted(found.items())}
 
 
+def packages() -> list[str]:
+    """The packages and modules that load their names when somebody asks for them."""
+    return [module for module in modules() if is_lazy(module)]
+
+
 def file_of(module: str, name: str) -> str:
     """The module that has a name, if another one only loads it."""
     if is_lazy(module) and name != "*":
@@ -75,11 +101,27 @@ def file_of(module: str, name: str) -> str:
 
 
 def said_by(module: str) -> list[str]:
-    """The `__all__` of a file."""
-    for node in ast.parse(source_of(module).read_text("utf-8")).body:
+    """What a file makes public: its `__all__`, or else what is decorated, and states."""
+    body = ast.parse(source_of(module).read_text("utf-8")).body
+    for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
-    raise AssertionError(f"{module} has no __all__, and is imported with a star.")
+    return [
+        node.name
+        for node in body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        and not node.name.startswith("_")
+        and (is_state(node) or DECORATORS & set(map(name_of_decorator, node.decorator_list)))
+    ]
+
+
+def is_state(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    is_tuple = isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+    return is_tuple and node.name.endswith("State")
+
+
+def name_of_decorator(node: ast.expr) -> str:
+    return ast.unparse(node.func if isinstance(node, ast.Call) else node)
 
 
 def is_lazy(module: str) -> bool:
@@ -140,10 +182,15 @@ def written(name: str, about: str, table: dict[str, dict[str, str]]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def public_names() -> dict[str, dict[str, str]]:
+    """What each package offers, as far as the sources say it: its files, and their names."""
+    public = {module: public_in(module) for module in packages()}
+    return {module: files for module, files in public.items() if files}
+
+
 def table() -> str:
     """The text of the table, as it should be."""
-    public = {module: public_in(module) for module in modules() if is_lazy(module)}
-    public = {module: files for module, files in public.items() if files}
+    public = public_names()
     known = homes_in("gradxform", public)
     for module in public:
         own = homes_in(module, public)
@@ -187,5 +234,36 @@ def by_package(homes: dict[str, str], public: dict[str, dict[str, str]]) -> dict
     return dict(sorted(found.items()))
 
 
+def stub_of(package: str) -> pathlib.Path:
+    return source_of(package).with_suffix(".pyi")
+
+
+def stub(package: str) -> str:
+    """The text of a package's stub: where its names are, for type checkers."""
+    from gradxform._names.homes import homes_of
+    from gradxform._names.lazy import FORWARDS
+
+    lines = ["# Written by `make tables`; do not edit."]
+    found: dict[str, list[str]] = {}
+    for name, file in homes_in(package, {k: public_in(k) for k in packages()}).items():
+        found.setdefault(file, []).append(name)
+    own = {name for names in found.values() for name in names}
+    for name in sorted({*FORWARDS.get(package, "").split()} - own):
+        found.setdefault(homes_of("gradxform")[name], []).append(name)
+    if package == "gradxform":
+        found["gradxform._names.version"] = ["__version__"]
+    for file, names in sorted(found.items()):
+        names = sorted(names)
+        line = f"from {file} import {', '.join(f'{x} as {x}' for x in names)}"
+        if len(line) > 100:
+            each = [f"    {x} as {x}," for x in names]
+            line = "\n".join([f"from {file} import (", *each, ")"])
+        lines.append(line)
+    return "\n".join([*lines, ""])
+
+
 if __name__ == "__main__":
+    NAMES.update(public_names())  # a file that needs a name which has moved can be imported
     TABLE.write_text(table(), "utf-8")
+    for _package in STUBS:
+        stub_of(_package).write_text(stub(_package), "utf-8")

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from tests.environment import limit
 from tests.project import names
 
 FIRST = {"gradxform", "gradxform._names"}
-FIRST |= {f"gradxform._names.{file}" for file in ("lazy", "moved", "table", "version")}
+FIRST |= {f"gradxform._names.{file}" for file in ("homes", "jax_first", "lazy", "table", "version")}
 # What a first optimizer does not need.
 HEAVY = ("jax.extend", "jax._src.pallas", "jax.experimental", "jax._src.checkify")
 HEAVY += ("jax._src.scipy", "jax.scipy", "optax", "flax", "matplotlib")
@@ -26,7 +27,7 @@ USED = {
     "transforms": {
         *("adam", "clipping", "matrices", "momentum", "scaling", "together"),
     },
-    "wrappers": {"changed_steps", "compose", "parts"},
+    "wrappers": {"changed_steps", "compose", "one_pass", "parts"},
 }
 
 
@@ -63,6 +64,13 @@ def loaded_by(code, before="import jax, jax.numpy"):
 def test_the_table_of_names_is_what_the_files_say():
     assert names.TABLE.read_text("utf-8") == names.table(), (
         "gradxform/_names/table.py is not what the files say is public: run `make tables`."
+    )
+
+
+@pytest.mark.parametrize("package", names.STUBS)
+def test_a_stub_says_what_the_files_of_a_package_make_public(package):
+    assert names.stub_of(package).read_text("utf-8") == names.stub(package), (
+        f"{names.stub_of(package)} is not what the files say is public: run `make tables`."
     )
 
 
@@ -248,8 +256,8 @@ AT_ONCE = [
     ),
     *("distributed", "compat", "testing", "Optimizer", "minimize", "from_config", "soap", "muon"),
     *("Transform", "RowSparse", "OPTIMIZERS", "inject_hyperparams", "GradientTransformation"),
-    *("import gradxform.metrics", "import gradxform.describe", "import gradxform.engine.lift"),
-    *("import gradxform.storage.blocks", "import gradxform.optimizers.adam"),
+    *("import gradxform.wrappers.sam", "import gradxform.engine.lift", "adopt"),
+    *("import gradxform.leaves.storage.blocks", "import gradxform.optimizers.adam"),
 ]
 
 
@@ -259,6 +267,50 @@ def test_threads_may_ask_for_names_at_once(turn):
     names_asked = [name for name in turned if name.startswith("import ") or hasattr(gx, name)]
     assert len(names_asked) == len(AT_ONCE)
     assert run(THREADS, json.dumps(names_asked), str(limit(20, 60))) == []
+
+
+# Nobody has imported JAX, whose modules need each other while they are loaded.
+BEFORE_JAX = """
+import importlib, json, pickle, sys, threading
+sys.setswitchinterval(1e-6)
+import gradxform as gx
+assert "jax" not in sys.modules
+asked, pickled, longest = list(gx.__all__), bytes.fromhex(sys.argv[1]), float(sys.argv[2])
+begins = [
+    lambda: importlib.import_module("gradxform.distributed"),
+    lambda: exec("from gradxform.sparse import grad"),
+    lambda: exec("from gradxform.compat.keras import Adam"),
+    lambda: exec("import gradxform.distributed.center as center"),
+    lambda: pickle.loads(pickled),
+    lambda: exec("from gradxform import *", {}),
+]
+gate, wrong = threading.Barrier(16), []
+
+def ask(turn):
+    gate.wait()
+    begin = begins[turn:turn + 1]
+    for step in [*begin, *(lambda name=name: getattr(gx, name) for name in asked[turn::3])]:
+        try:
+            step()
+        except BaseException as error:
+            wrong.append(repr(error))
+
+threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(longest)
+wrong += [f"{thread.name} hangs" for thread in threads if thread.is_alive()]
+for name in asked:
+    getattr(gx, name)
+print(json.dumps(wrong))
+"""
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_threads_may_ask_before_anybody_has_imported_jax(turn):
+    tx = gx.chain(gx.clip(1.0), gx.scale_by_lion(0.8))
+    assert run(BEFORE_JAX, pickle.dumps(tx).hex(), str(limit(40, 120)), TURN=str(turn)) == []
 
 
 # ------------------------------------------------------------------------------------ the registry

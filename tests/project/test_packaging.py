@@ -15,6 +15,7 @@ from importlib import metadata
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import gradxform as gx
 from tests.environment import ROOT, environment, limit
@@ -33,7 +34,7 @@ assert gx.__file__.startswith(folder), gx.__file__
 assert not [name for name in extras if importlib.util.find_spec(name)]
 
 params = {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)}
-tx = gx.chain(gx.clip_by_global_norm(1.0), gx.adamw(0.1, mask=gx.ndim_at_least(2)))
+tx = gx.chain(gx.clip_by_global_norm(1.0), gx.adamw(0.1, weight_decay_mask=gx.ndim_at_least(2)))
 loss = lambda p: jnp.mean((jnp.ones((4, 3)) @ p["kernel"] + p["bias"]) ** 2)
 updates, state = jax.jit(tx.update)(jax.grad(loss)(params), tx.init(params), params)
 assert loss(gx.apply_updates(params, updates)) < loss(params)
@@ -160,17 +161,31 @@ def test_the_changelog_keeps_its_form():
         kinds = re.findall(r"^### (.*)", part, re.MULTILINE)
         assert kinds == [kind for kind in KINDS if kind in kinds], part[:40]
         for body in re.split(r"^### .*\n", part, flags=re.MULTILINE)[1:]:
-            assert re.fullmatch(r"\n(?:- \S.*\n(?:  \S.*\n)*)+\n*", body), body[:80]
+            entries = r"\n(?:- \S.*\n(?:  \S.*\n)*)+\n*"
+            assert re.fullmatch(rf"(?:{entries})?\n*(?:#### \S.*\n{entries})*", body), body[:80]
+    listed = re.findall(r"^- .*\n(?:  \S.*\n)*", unreleased, re.MULTILINE)
+    assert len(set(listed)) == len(listed)
+    assert not [entry for entry in listed if entry.count("\n") > 2]  # people read it
     for part in releases:
         heading = re.match(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)\n", part)
         assert heading is not None, part[:40]
         versions.append(tuple(map(int, heading[1].split("."))))
     assert versions == sorted(set(versions), reverse=True)
-    assert ".".join(map(str, versions[0])) == gx.__version__
+    # What is not released builds as a version before the next one, and after the newest.
+    here, newest = Version(gx.__version__), Version(".".join(map(str, versions[0])))
+    has_entries = "\n- " in unreleased
+    assert here.is_devrelease is has_entries
+    assert here > newest if has_entries else here == newest
+
+
+def test_the_addresses_of_the_project_are_files_that_others_get():
+    assert PROJECT["urls"] and all((ROOT / path).is_file() for path in PROJECT["urls"].values())
 
 
 def test_the_citation_is_of_the_newest_release():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == gx.__version__ and citation["license"] == PROJECT["license"]
+    assert Version(citation["version"]) <= Version(gx.__version__)
+    assert not Version(citation["version"]).is_prerelease
+    assert citation["license"] == PROJECT["license"]
     heading = f"## [{citation['version']}] - {citation['date-released']}\n"
     assert heading in (ROOT / "CHANGELOG.md").read_text()

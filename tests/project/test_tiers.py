@@ -38,9 +38,8 @@ def collected(*argv):
 
 
 def test_every_test_belongs_to_one_tier():
-    quick, not_quick = collected("-m", target("test"))
-    rest, not_rest = collected("-m", target("test-rest"))
-    assert (quick, rest) == (not_rest, not_quick)
+    assert target("test") == f"not {target('test-rest')}"
+    quick, rest = collected("-m", target("test"))
     assert len(quick) > 1000 and rest  # a change of most files leaves few
     assert len({*quick, *rest}) == len(quick) + len(rest)
 
@@ -108,6 +107,19 @@ def test_of_a_function_the_cheapest_cases_are_quick(long):
     costs[names[3]] *= 2
     assert [long(Item(name), costs) for name in names] == [True, False, False, True]
     assert not long(Item("tests/tree/test_tree.py::test_max[3]"), costs)
+
+
+def test_a_case_takes_what_is_usual_of_its_function_unless_it_stands_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(durations, "FILE", tmp_path / "durations.json")
+    name = "tests/a.py::test_a"
+    measured = {f"{name}[{i}]": 0.3 for i in range(5)} | {f"{name}[x]": 2.0, f"{name}[y]": 0.0}
+    durations.write(measured | {"tests/a.py::test_b": 0.5, "tests/a.py::test_c": 0.001}, "anew")
+    stored = {f"{name}[*]": 0.3, f"{name}[x]": 2.0, "tests/a.py::test_b": 0.5}
+    assert durations.read() == stored  # what is 0 does not stand out enough
+    taken = durations.of([*measured, f"{name}[new]", "tests/a.py::test_c"], stored)
+    assert taken == measured | {f"{name}[y]": 0.3, f"{name}[new]": 0.3, "tests/a.py::test_b": 0.5}
+    durations.write({f"{name}[1]": 0.1, f"{name}[2]": 3.0, f"{name}[x]": 1.0}, "longer")
+    assert durations.read() == stored | {f"{name}[2]": 3.0}
 
 
 def test_the_promises_of_a_part_are_long_together(long):

@@ -34,26 +34,26 @@ def amsgrad(b1, b2, eps, correct_m=True, correct_v=True, eps_root=0.0):
     return Reference(zeros(3), step)
 
 
-def torch_amsgrad(b1, b2, eps):
+def torch_amsgrad(b1, b2, eps, eps_root=0.0):
     """PyTorch's Adam with amsgrad: the largest uncorrected v, its root corrected before eps."""
 
     def step(g, slots, p, t):
         m, v, h = slots
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
         h = np.maximum(h, v)
-        return m / (1 - b1**t) / (np.sqrt(h) / np.sqrt(1 - b2**t) + eps), (m, v, h)
+        return m / (1 - b1**t) / (np.sqrt(h / (1 - b2**t) + eps_root) + eps), (m, v, h)
 
     return Reference(zeros(3), step)
 
 
-def keras_amsgrad(b1, b2, eps):
+def keras_amsgrad(b1, b2, eps, eps_root=0.0):
     """Keras Adam with amsgrad: the largest uncorrected v, the learning rate corrected."""
 
     def step(g, slots, p, t):
         m, v, h = slots
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
         h = np.maximum(h, v)
-        return np.sqrt(1 - b2**t) / (1 - b1**t) * m / (np.sqrt(h) + eps), (m, v, h)
+        return np.sqrt(1 - b2**t) / (1 - b1**t) * m / (np.sqrt(h + eps_root) + eps), (m, v, h)
 
     return Reference(zeros(3), step)
 

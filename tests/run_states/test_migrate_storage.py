@@ -50,7 +50,15 @@ def assert_same(a, b):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("old, new", list(itertools.product(FORMS, FORMS)))
+# Each form is read as numbers and written from numbers: from each to itself, to float32 and back,
+# and to the next one; and between two memories in both directions.
+PAIRS = [(form, other) for form in FORMS for other in dict.fromkeys((form, "float32"))]
+PAIRS += [("float32", form) for form in FORMS if form != "float32"]
+PAIRS += itertools.pairwise([*FORMS][1:])
+PAIRS += [("host in 8 bits", form) for form in ("8 bits", "host")]
+
+
+@pytest.mark.parametrize("old, new", PAIRS)
 def test_a_state_goes_on_in_any_other_form(old, new):
     (tx, state), (new_tx, like) = run_of(old), run_of(new)
     migrated, report = gx.migrate_state(state, tx, new_tx, PARAMS)

@@ -268,6 +268,76 @@ class pulls_to_its_start(gx.ArrayRule):
         return 0.1 * (mu - p) - 0.1 * g, mu
 
 
+@gx.transform(name="tests:begins_as_params_untold")
+class begins_as_params_untold(gx.ArrayRule):
+    """Keeps a copy of the parameters, and does not say which slot it is."""
+
+    State = SlotState
+    needs_params = True
+
+    def init(self, params):
+        return SlotState(jax.tree.map(jnp.copy, params))
+
+    def rule(self, g, mu, p):
+        return g, 0.9 * mu + 0.1 * p
+
+
+@gx.transform(name="tests:casts_to_real")
+class casts_to_real(Momentum):
+    """Casts whatever it gets to a real dtype, with `lax`, which only warns."""
+
+    handles_complex = True
+
+    def update(self, updates, state, params=None, **extra):
+        return jax.tree.map(lambda g: jax.lax.convert_element_type(g, jnp.float32), updates), state
+
+
+@gx.transform(name="tests:branches_on_its_number")
+class branches_on_its_number(gx.ArrayRule):
+    decay: float = 0.9
+
+    def rule(self, g, p):
+        return self.decay * g if self.decay > 0.5 else g
+
+
+class AveragesUntoldState(NamedTuple):
+    count: Any
+    average: Any
+    inner_state: Any
+
+
+@gx.transform(name="tests:averages_untold")
+class averages_untold(gx.Transform):
+    """Averages the parameters after each inner step, and does not hear what becomes of the step."""
+
+    inner: Any
+
+    holds = (("inner", "inner_state"),)
+
+    def init(self, params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AveragesUntoldState(jnp.zeros((), jnp.int32), zeros, self.inner.init(params))
+
+    def update(self, updates, state, params=None, **extra):
+        updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        count = state.count + 1
+        average = jax.tree.map(
+            lambda a, p: a + (p - a) / count.astype(a.dtype),
+            state.average,
+            gx.apply_updates(params, updates),
+        )
+        return updates, AveragesUntoldState(count, average, inner_state)
+
+
+@gx.transform(name="tests:boxes_by_number")
+class boxes_by_number(Momentum):
+    """Lists its slots, in which nobody knows whose a box is."""
+
+    def init(self, params):
+        boxes = jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "names"))
+        return State([jax.tree.map(lambda x: jnp.zeros(x.shape[:1]), box) for box in boxes])
+
+
 @gx.transform(name="tests:shares_with_params")
 class shares_with_params(Momentum):
     def init(self, params):
@@ -329,6 +399,14 @@ class moves_frozen_slots(Momentum):
         return out, State(jax.tree.map(lambda m: m + 1, state.mu))
 
 
+@gx.transform(name="tests:leaks_by_a_closure")
+class leaks_by_a_closure(Momentum):
+    def step(self, updates, mu):
+        clipped = jax.custom_jvp(lambda x: jax.tree.map(jnp.minimum, x, mu))
+        clipped.defjvp(lambda xs, ts: (jax.tree.map(jnp.minimum, *xs, mu), ts[0]))
+        return clipped(mu)
+
+
 @gx.transform(name="tests:wrong_sign")
 class wrong_sign(gx.ArrayRule):
     locality = "array"  # it knows where in the array it is
@@ -367,7 +445,7 @@ class branches_on_a_number(Momentum):
 @gx.transform(name="tests:narrow_slots")
 class narrow_slots(Momentum):
     def init(self, params):
-        return State({**zeros_like(params), "b": jnp.zeros_like(params["b"])})
+        return State({**zeros_like(params), "b": jax.tree.map(jnp.zeros_like, params["b"])})
 
 
 @gx.transform(name="tests:names_a_width")
@@ -487,7 +565,7 @@ BROKEN = [
     (updates_change_dtype(), CARRY, "updates['a']", "bfloat16[8]", "float32[8]"),
     (nan_on_zeros(), "extremes_stay_finite", "updates['b']", "finite numbers of zero", "NaN"),
     (infinite_when_huge(), "extremes_stay_finite", "updates['b']", "of huge", "an infinity"),
-    (root_of_zero(), "derivatives_are_finite", "updates['b']", "gradients of 0", "NaN"),
+    (root_of_zero(), "derivatives_are_finite", "gradients['b']", "gradients of 0", "NaN"),
     (stops_a_derivative(), "derivatives_equal_differences", "updates['b']", "the limit", ""),
     (
         divides_by_the_mean_norm(),
@@ -554,6 +632,13 @@ BROKEN = [
     ),
     (only_looks(), "says_what_its_updates_are", "", "keeps_updates", "the updates that it gets"),
     (averages_silently(), "says_what_its_state_holds", "state", "{'mu': 'g'}", "()"),
+    (
+        averages_untold(gx.sgd(0.1)),
+        "says_where_its_steps_lead",
+        "",
+        "True: average follows the run",
+        "records_params = False",
+    ),
     (goes_to_one_place(), "says_where_its_steps_lead", "", "True", "undoes_moves = False"),
     (
         pulls_to_its_start(),
@@ -561,6 +646,28 @@ BROKEN = [
         "state.mu['a']",
         "has moved them",
         "before",
+    ),
+    (
+        begins_as_params_untold(),
+        "says_which_slots_are_copies",
+        "",
+        "('mu',)",
+        "copies = ()",
+    ),
+    (casts_to_real(), "drops_no_imaginary_part", "", "no error", "ComplexWarning"),
+    (
+        branches_on_its_number(),
+        "its_numbers_can_be_in_the_state",
+        "",
+        "no error",
+        "TracerBoolConversionError",
+    ),
+    (
+        boxes_by_number(),
+        "boxes_name_the_axes_of_their_slots",
+        "state.mu[0]",
+        "(None,)",
+        "the names ('a 0',)",
     ),
     (shares_with_params(), "owns_its_buffers", "state.mu['b']", "its own", "that of params['b']"),
     (
@@ -576,6 +683,7 @@ BROKEN = [
     (fills_holes(), "holes_pass", "updates['a']", "none", "a leaf"),
     (cannot_take_holes(), "holes_pass", "", "no error", "AttributeError"),
     (moves_frozen_slots(), "holes_pass", "state.mu['a']", "the old one", "another value"),
+    (leaks_by_a_closure(), "leaks_no_traced_arrays", "", "no error", "Leaked trace"),
     (wrong_sign(), "follows_its_reference", "updates['a'][3]", "by the reference", "1 of 8"),
     (looks_for_tracers(), JIT, "params['b']", "without jit", "16 of 16 entries off"),
     (remembers_in_python(), JIT, "params['a']", "without jit", "entries off"),

@@ -64,8 +64,8 @@ def test_a_rule_of_ones_own():
 
 
 def test_a_refusal_is_a_line_of_the_table():
-    report = check_storage(gx.prodigy(1.0), PARAMS, GRADS)
-    assert "looks at the whole tree" in report["8 bits"].refusal
+    report = check_storage(gx.MultiSteps(gx.adam(1.0), 2), PARAMS, GRADS)
+    assert "computes with the slot acc_grads" in report["8 bits"].refusal
     assert "8 bits: quantize_state: " in str(report)
 
 

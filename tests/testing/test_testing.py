@@ -1,5 +1,6 @@
 """`gradxform.testing` says which promise a transform breaks, at which leaf, and what to do."""
 
+import gc
 import inspect
 import os
 import pathlib
@@ -40,7 +41,10 @@ def test_a_broken_promise_is_found_at_its_leaf(row, request):
     if promise in ("sharded_equals_unsharded", "runs_on_explicit_meshes"):
         request.getfixturevalue("eight_devices")
     reference = REFERENCE if promise == "follows_its_reference" else None
-    report = testing.check(tx, reference, params=PARAMS, only=promise, derivatives="both")
+    params = None if promise == "drops_no_imaginary_part" else PARAMS  # it makes complex ones
+    if promise == "leaks_no_traced_arrays":
+        gc.freeze()  # JAX asks each object whether it holds the leak, a minute after many tests
+    report = testing.check(tx, reference, params=params, only=promise, derivatives="both")
     (finding,) = report.findings
     assert finding.status == "broken"
     assert re.fullmatch(re.escape(leaf) + r"(\[\d[\d, ]*\])?", finding.leaf)  # or an entry of it
@@ -57,6 +61,8 @@ def test_a_correct_transform_keeps_every_promise(eight_devices):
     report = testing.check(right(), REFERENCE, params=PARAMS, derivatives="both").raise_if_broken()
     others = {
         "turns_with_complex_numbers_or_refuses",  # of rules
+        "says_which_slots_are_copies",
+        "drops_no_imaginary_part",  # of the library's own examples
         "what_is_inside_knows_the_parameters",  # and of wrappers
         "what_is_inside_is_told_of_moves",
         "moves_are_known_on_both_sides",

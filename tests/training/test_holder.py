@@ -409,3 +409,45 @@ def test_a_loss_that_does_not_take_the_parameters_is_named():
         opt.minimize(lambda: 1.0, TWO)
     with pytest.raises(TypeError, match=r"^compute_gradients: .* here with 2 arguments"):
         gx.compute_gradients(lambda p: jnp.sum(p["w"]), TWO, 3.0)
+
+
+@pytest.mark.parametrize("names", ["gradxform", "tf1", "keras", "keras3"])
+def test_weights_of_another_kind_are_refused_by_name(names):
+    tx = gx.compat.tf1.AdamOptimizer(0.1) if names == "tf1" else gx.compat.keras.Adam(0.1)
+    opt = gx.Optimizer(tx, {"w": jnp.ones(3)}, names=names)
+    weights = opt.get_weights()
+    for i, name in enumerate(opt.variables()):
+        word = {"m": "momentum", "v": "velocity"}.get(name.split("/")[-1], name.split("/")[-1])
+        of = name if names in ("gradxform", "tf1") else rf"weights\[{i}\], the ({word}|[mv])"
+        wrong = [*weights[:i], np.asarray(weights[i]) + 1j, *weights[i + 1 :]]
+        with pytest.raises((TypeError, ValueError), match=f"{of}|set_slots: [mv] at"):
+            opt.set_weights(wrong)
+        if np.issubdtype(np.asarray(weights[i]).dtype, np.integer):
+            wrong[i] = np.int64(-5)
+            with pytest.raises(ValueError, match=f"{of}.*(at least 0|in .0, ).*-5"):
+                opt.set_weights(wrong)
+    np.testing.assert_array_equal(opt.get_weights()[-1], weights[-1])
+
+
+BAD_KEYS = [np.ones(3), np.zeros((2, 2), int), "a", np.ones(2), np.asarray([-1, 2]), None]
+
+
+@pytest.mark.parametrize("bad", BAD_KEYS, ids=str)
+def test_a_weight_that_is_a_random_key_needs_its_words(bad):
+    opt = gx.Optimizer(gx.add_noise(0.1, 0.5, 0), {"w": jnp.ones(3)})
+    weights = opt.get_weights()
+    with pytest.raises(
+        ValueError, match="the weight 'rng_key' is a random key, and needs its words"
+    ):
+        opt.set_weights([*weights[:-1], bad])
+    opt.set_weights([*weights[:-1], jax.random.key(7)])
+    np.testing.assert_array_equal(opt.get_weights()[-1], jax.random.key_data(jax.random.key(7)))
+
+
+def test_an_integer_weight_that_its_dtype_cannot_hold_is_refused():
+    opt = gx.Optimizer(gx.quantize_state(gx.sgd(0.1, 0.9), min_size=1), {"w": jnp.ones(3)})
+    weights, names = opt.get_weights(), [*opt.variables()]
+    at = next(i for i, x in enumerate(weights) if np.asarray(x).dtype == np.uint8)
+    weights[at] = np.asarray([1, 300, 2])
+    with pytest.raises(ValueError, match=f"{names[at]}.* must be in .0, 255."):
+        opt.set_weights(weights)

@@ -199,6 +199,33 @@ def test_a_loss_whose_squares_leave_float32_has_the_same_minimum(tx):
             TypeError,
             "minimize: value must be",
         ),
+        (
+            lambda: gx.minimize(lambda: 1.0, START, gx.sgd(0.1)),
+            TypeError,
+            r"^minimize: fun is called as fun\(params\), here with 1 argument: .*let it take the p",
+        ),
+        (
+            lambda: gx.minimize(lambda: (1.0, 2), START, gx.lbfgs_steps(), has_aux=True),
+            TypeError,
+            r"^minimize: fun is called as fun\(params\), .* without arguments cannot be differ",
+        ),
+        (
+            lambda: gx.minimize(lambda x, batch: x @ batch, START, gx.sgd(0.1)),
+            TypeError,
+            r"^minimize: fun is called as fun\(params\), .*'batch'.*pass a lambda as fun\.",
+        ),
+        (
+            lambda: gx.minimize(lambda x: jnp.sum(x).astype(jnp.int32), START, gx.sgd(0.1)),
+            TypeError,
+            "minimize: fun returned a scalar of dtype int32, which has no gradient",
+        ),
+        (
+            lambda: gx.value_and_grad_from_state(lambda: 1.0)(
+                START, state=gx.lbfgs().init(jnp.asarray(START))
+            ),
+            TypeError,
+            r"^value_and_grad_from_state: value_fn is called as value_fn\(params, \*args, .*diff",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(call, error, words):

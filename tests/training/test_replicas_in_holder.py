@@ -1,7 +1,5 @@
 """A holder of an optimizer over replicas: of one replica, or of all of `Replicas`."""
 
-import pickle
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -214,14 +212,3 @@ def test_what_is_wrong_is_named():
             loss_fn, PARAMS, np.ones((5, 3)), update_slot=False
         )
     assert tf_contrib.Tower(optimizer_or_optimizer_fn=SGD) == tf_contrib.Tower(opt=SGD)
-
-
-def test_a_holder_that_an_older_version_has_pickled():
-    opt = gx.Optimizer(SGD, PARAMS)
-    _, slots = opt.__reduce_ex__(4)[2]
-    for name in ("_replicas", "_begun_at", "_updates_slots"):
-        del slots[name]
-    again = gx.Optimizer.__new__(gx.Optimizer)
-    again.__setstate__((None, slots))
-    close(again.apply_gradients(PARAMS, PARAMS), opt.apply_gradients(PARAMS, PARAMS))
-    assert pickle.loads(pickle.dumps(again)).tx == SGD

@@ -115,7 +115,7 @@ EPS = {
     "adamw": lambda eps: gx.adamw(0.1, eps=eps),
     "eps_hat": lambda eps: gx.scale_by_tf_adam(eps=eps),
     "amsgrad": lambda eps: gx.amsgrad(0.1, eps=eps),
-    "correct_after": lambda eps: gx.scale_by_amsgrad(eps=eps, correct_after=True),
+    "tf_amsgrad": lambda eps: gx.scale_by_tf_amsgrad(eps=eps),
     "adabelief": lambda eps: gx.scale_by_belief(eps=eps, eps_root=eps),
     "yogi": lambda eps: gx.scale_by_yogi(eps=eps, initial_accumulator_value=0.0),
     "adamax": lambda eps: gx.adamax(0.1, eps=eps),

@@ -1,13 +1,16 @@
 """`lbfgs_steps` and `lbfgsb` in any units: c f(a x + b) over forty decades of c and of a."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import gradxform as gx
+from gradxform.transforms.lbfgs.units import FAR, NEAR, SMALL, squares_in_range
 
 pytestmark = pytest.mark.numeric
 
@@ -59,38 +62,49 @@ def units(dtype):
             yield c, a
 
 
-def gaps(name, form, dtype, steps):
-    """The gaps to the minimum in terms of the first one: a row for each pair of units."""
-    loss, start, least = LOSSES[name]
+def gaps(form, dtype, steps):
+    """The gaps to the minima in terms of the first ones: by loss, by units and by step.
 
-    def solve(c, a):
+    One program solves all: each loss reads the first of three parameters.
+    """
+    sizes = [len(start) for _, start, _ in LOSSES.values()]
+    losses = [
+        lambda x, loss=loss, n=n: loss(x[:n])
+        for n, (loss, *_) in zip(sizes, LOSSES.values(), strict=True)
+    ]
+    starts = [[*start, *[1.0] * (3 - len(start))] for _, start, _ in LOSSES.values()]
+
+    def solve(i, start, c, a):
         tx = FORMS[form](a)
-        x = (jnp.asarray(start, dtype) - 1) / a
+        x = (start - 1) / a
 
         def step(carry, _):
             x, state = carry
-            value, grad = jax.value_and_grad(lambda x: c * loss(a * x + 1))(x)
+            value, grad = jax.value_and_grad(lambda x: c * lax.switch(i, losses, a * x + 1))(x)
             updates, state = tx.update(grad, state, x, value=value)
-            return (x + updates, state), loss(a * gx.eval_params(state, x) + 1)
+            end = lax.switch(i, losses, a * gx.eval_params(state, x) + 1)
+            return (x + updates, state), end
 
-        return jax.lax.scan(step, (x, tx.init(x)), None, length=steps)[1]
+        return lax.scan(step, (x, tx.init(x)), None, length=steps)[1]
 
+    every = jax.vmap(jax.vmap(solve, (None, None, 0, 0)), (0, 0, None, None))
     c, a = (jnp.asarray(x, dtype) for x in zip(*units(dtype), strict=True))
-    found = np.asarray(jax.jit(jax.vmap(solve))(c, a), np.float64) - least
-    return found / found[:, :1]
+    ends = jax.jit(every)(jnp.arange(len(losses)), jnp.asarray(starts, dtype), c, a)
+    found = np.asarray(ends, np.float64) - np.reshape([x for *_, x in LOSSES.values()], (-1, 1, 1))
+    return dict(zip(LOSSES, found / found[..., :1], strict=True))
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LOSSES)
-def test_any_units_of_the_loss_and_the_parameters_in_float32(name, form):
-    assert np.all(np.nanmin(gaps(name, form, jnp.float32, 90), axis=1) <= 1e-5)
+def test_any_units_of_the_loss_and_the_parameters_in_float32(form):
+    for name, gap in gaps(form, jnp.float32, 90).items():
+        assert np.all(np.nanmin(gap, axis=1) <= 1e-5), name
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LOSSES)
-def test_any_units_of_the_loss_and_the_parameters_in_float64(name, form):
+def test_any_units_of_the_loss_and_the_parameters_in_float64(form):
     with jax.enable_x64(True):
-        assert np.all(np.nanmin(gaps(name, form, jnp.float64, 90), axis=1) <= 1e-8)
+        for name, gap in gaps(form, jnp.float64, 90).items():
+            assert np.all(np.nanmin(gap, axis=1) <= 1e-8), name
 
 
 @pytest.mark.parametrize("make", [gx.lbfgs_steps, gx.lbfgsb])
@@ -112,43 +126,6 @@ def test_a_loss_of_ten_decades_more_is_solved_in_float64(make):
         np.testing.assert_allclose(result.params, 1, atol=1e-6)
 
 
-def older(tx, state):
-    """A state in the form that had no unit of lengths, as a pickle of it loads."""
-    if isinstance(tx, gx.step_by_lbfgs):
-        return state._replace(unit=None, theta=None)
-    target = state.params + state.direction
-    theta = jnp.where(state.pairs > 0, state.theta, 1)
-    return state._replace(direction=target, theta=theta, unit=None, squared=None)
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2, 9])
-@pytest.mark.parametrize("tx", [gx.lbfgs_steps(4), gx.lbfgsb(4, lower=-2.0, upper=2.0)])
-def test_a_state_of_the_older_form_goes_on_once_migrated(tx, steps):
-    with jax.enable_x64(True):
-        x = jnp.asarray([-1.2, 1.0])
-        step = jax.jit(lambda g, s, x, v: tx.update(g, s, x, value=v))
-        state = tx.init(x)
-        for _ in range(steps):
-            value, grad = jax.value_and_grad(rosenbrock)(x)
-            updates, state = step(grad, state, x, value)
-            x = x + updates
-        old = older(tx, state)
-        value, grad = jax.value_and_grad(rosenbrock)(x)
-        with pytest.raises(ValueError, match=r"older form; go on with that of migrate_state"):
-            tx.update(grad, old, x, value=value)
-        fields = {k: v for k, v in old._asdict().items() if v is not None}
-        if "lower" in fields:
-            fields["target"] = fields.pop("direction")
-        for form in (old, fields):  # from a pickle, and from a checkpoint without a target
-            migrated, report = gx.migrate_state(form, tx, tx, x)
-            assert report.is_identity
-            jax.tree.map(np.testing.assert_allclose, migrated, state)
-        inside, _ = gx.migrate_state((old,), gx.chain(tx), gx.chain(tx), x)
-        jax.tree.map(np.testing.assert_allclose, inside[0], state)
-        after, _ = step(grad, migrated, x, value)
-        np.testing.assert_allclose(after, step(grad, state, x, value)[0])
-
-
 @pytest.mark.parametrize("make", [gx.lbfgs_steps, gx.lbfgsb])
 def test_counts_do_not_wrap(make):
     tx, x = make(), jnp.asarray([-1.2, 1.0])
@@ -165,3 +142,36 @@ def test_counts_do_not_wrap(make):
             state = state._replace(pairs=full)
     assert state.count == last and state.iterations == last and state.pairs >= 10
     assert rosenbrock(gx.eval_params(state, x)) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("form", ["lbfgs_steps", "lbfgsb"])
+def test_one_entry_by_itself_is_found_in_any_units(form, shape):
+    """Of arrays of one entry, a compiler may square what protects a square."""
+    tx, x = FORMS[form](1.0), jnp.zeros(shape)
+
+    @jax.jit
+    def step(c, x, state):
+        value, grad = jax.value_and_grad(lambda x: jnp.sum(c * (x - 3) ** 2))(x)
+        updates, state = tx.update(grad, state, x, value=value)
+        return x + updates, state
+
+    for c in (1e-30, 1e-20, 1e-13, 1.0, 1e13, 1e20, 1e30):
+        at, state = x, tx.init(x)
+        for _ in range(15):
+            at, state = step(jnp.float32(c), at, state)
+        np.testing.assert_allclose(gx.eval_params(state, at), 3.0, rtol=1e-5)
+        assert not state.failed
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_squares_in_range_are_those_of_the_entries(shape):
+    compiled = jax.jit(squares_in_range)
+    for size in (6.0, 6e13, 6e20, 1e37, 6e-20, 1e-30):
+        count = math.prod(shape)
+        wide = count * size**2
+        expected = wide, wide / FAR**2, wide * NEAR**2 if size < SMALL else 0.0
+        got = compiled(jnp.full(shape, size))
+        for x, y in zip(got, expected, strict=True):
+            normal = y if 1.2e-38 < y < 3.4e38 else np.inf if y > 1 else 0.0
+            np.testing.assert_allclose(x, normal, rtol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import engine
-from gradxform.engine import renewed
+from gradxform.engine import matrices, renewed
 from tests import references as ref
 
 pytestmark = pytest.mark.numeric
@@ -252,7 +252,7 @@ def test_leaves_apart_are_renewed_as_those_of_a_batch_are(lacks, monkeypatch):
     grads = [{k: gradients(s, 1)[0] for k, s in shapes.items()} for _ in range(8)]
     results = []
     for is_apart in (True, False):
-        monkeypatch.setattr(engine.matrices, "_are_leaf_matrices_apart", lambda *_, x=is_apart: x)
+        monkeypatch.setattr(matrices, "_are_leaves_apart", lambda *_, x=is_apart: x)
         jax.clear_caches()
         update, state = jax.jit(tx.update), tx.init(params)
         for g in grads:

@@ -193,6 +193,25 @@ def test_matrices_keep_their_norm_over_many_steps(kind):
     assert np.linalg.norm(params["w"] - start["w"]) > 0.1
 
 
+@pytest.mark.parametrize("kind", ["frobenius", "rows", "columns", "spectral"])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_norms_are_kept_where_there_are_numbers_only(kind, is_function):
+    w, b = np.eye(3, 2, dtype=np.float32) + 1, np.arange(4.0, dtype=np.float32)
+    params, none = {"w": w, "b": b, "hole": None}, {"w": AXES(0, 1), "b": None, "hole": None}
+    updates = {"w": -0.5 * w[::-1], "b": b + 1, "hole": None}
+    tx = gx.keep_matrix_norms(kind, (lambda params: none) if is_function else none)
+    u, state = tx.update(updates, tx.init(params), params)
+    alone = gx.keep_matrix_norms(kind, AXES(0, 1))
+    expected, _ = alone.update({"w": updates["w"]}, alone.init({"w": w}), {"w": w})
+    np.testing.assert_allclose(u["w"], expected["w"], rtol=1e-6, atol=1e-6)
+    assert np.max(np.abs(u["w"] - updates["w"])) > 0.1
+    np.testing.assert_array_equal(u["b"], b + 1)  # as without this part
+    assert u["hole"] is None and state == gx.EmptyState()
+    # A parameter without a gradient stays, also among those with numbers.
+    u, _ = tx.update({"w": None, "b": b, "hole": None}, tx.init(params), params)
+    assert u["w"] is None and u["b"] is not None
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_a_huge_or_tiny_step_keeps_the_norm(size):
     p = {"w": jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)}

@@ -13,7 +13,6 @@ from flax import nnx
 import gradxform as gx
 import gradxform.losses
 from gradxform.distributed import hlo
-from gradxform.masks import path_matches  # pyright: ignore[reportMissingModuleSource]
 from gradxform.slots import zeros_like
 from gradxform.types import Array, Decay, Params, Slot
 
@@ -25,7 +24,7 @@ polyak: gx.GradientTransformationExtraArgs = gx.polyak_sgd(1.0)
 by_functions: gx.GradientTransformation = gx.GradientTransformation(
     lambda params: (), lambda updates, state, params=None: (updates, state)
 )
-matched: gx.Mask = path_matches("kernel$")
+matched: gx.Mask = gx.path_matches("kernel$")
 sent: float = hlo.wire_bytes([]).per_step
 init, update = adamw
 

@@ -133,7 +133,7 @@ def test_a_range_that_a_rule_does_not_say_in_words_is_added():
         b1: Decay = 0.9
         b2: Decay = 0.9
 
-    items = docstrings._docstring_items_of_args(ranged)
+    items = docstrings._items_of_args(ranged)
     assert items == {
         "b1": "  b1: the decay. Must be in [0, 1).",
         "b2": "  b2: the other decay, in [0, 1).",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import gradxform as gx
-from gradxform.compat.keras.schedule_free_adamw import step_by_schedule_free_adam
+from gradxform.compat.keras.keras3 import step_by_schedule_free_adam
 from gradxform.experimental import averages, moments, process
 from gradxform.values import call_name
 from gradxform.values.registry import REGISTRY
@@ -407,7 +407,7 @@ READING = [
         ValueError,
         "config: adamw does not have a field 'learning_rte'",
     ),
-    ({"name": "adamw", "learning_rte": 1}, ValueError, "Did you mean 'learning_rate' or"),
+    ({"name": "adamw", "learning_rte": 1}, ValueError, "Did you mean 'learning_rate'?"),
     ({"name": "adamw"}, ValueError, "config: adamw needs the field 'learning_rate'."),
     (chain_of({"name": "scale"}), ValueError, "config.transforms[0]: scale needs the field 'step_"),
     ({"name": "scale_by_adam", "b1": 2}, ValueError, "config: scale_by_adam: b1 must be in [0, 1)"),

@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 import pytest
-from gradxform.compat.keras3 import OptimizerMap
 
 import gradxform as gx
 import gradxform.distributed as distributed
 from gradxform import types
+from gradxform.compat import keras3
 from gradxform.values import fields_of
 from gradxform.values.config import is_plain_function
 from gradxform.values.fields import annotation_kinds
@@ -83,7 +83,7 @@ OWN: dict[str, dict[str, Any]] = {
             {"init_value": 0.1, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 9}
         ]
     },
-    "keras3:MultiOptimizer": {"optimizer_map": OptimizerMap(SGD)},
+    "keras3:MultiOptimizer": {"optimizer_map": keras3.OptimizerMap(SGD)},
     "keras:LossScaleOptimizerV1": {"loss_scale": 8.0},
     "tf_contrib:AGN": {"optimizer": SGD},
     "tf_contrib:Tower": {"optimizer_or_optimizer_fn": SGD},

@@ -248,3 +248,94 @@ def test_a_length_that_no_state_has_is_an_error(read):
     state = gx.moving_average(gx.sgd(0.1)).init(params)
     with pytest.raises(ValueError, match=rf"^{read.__name__}: length is 0\.1, but "):
         read(state, params, length=0.1)
+
+
+# ------------------------------------------------------- below what changes the form of the tree
+
+KEEPERS = {
+    "moving_average": AVERAGE,
+    "stochastic_weight_average": gx.stochastic_weight_average(SGD),
+    "power_moving_average": gx.power_moving_average(SGD, (0.1,)),
+    "schedule_free": FREE,
+    "lookahead": gx.lookahead(SGD, 2, 0.5),
+}
+ALL_LEAVES = {
+    "flatten": gx.flatten,
+    "flatten, in a chain": lambda tx: gx.flatten(gx.chain(gx.identity(), tx)),
+    "flatten twice": lambda tx: gx.flatten(gx.flatten(tx)),
+    "flatten around a mask": lambda tx: gx.flatten(gx.masked(tx, True)),
+    "parts of complex numbers": gx.split_real_and_imaginary,
+    "flat parts of complex numbers": lambda tx: gx.split_real_and_imaginary(gx.flatten(tx)),
+    "kept on the host": lambda tx: gx.flatten(gx.offload_state(tx)),
+}
+
+
+def check_evaluated(around, tree, plain, **options):
+    """Require what is evaluated to be that of a plain transform, and swaps to restore it."""
+    got = []
+    for each in (around, plain):
+        p, state = tree, each.init(tree)
+        for g in gradients(tree, 2):
+            updates, state = each.update(g, state, p)
+            p = gx.apply_updates(p, updates)
+        got.append((gx.eval_params(state, p, **(options if each is around else {})), p, state))
+    (new, p, state), (expected, _, _) = got
+    assert jax.tree.structure(new) == jax.tree.structure(tree)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), new, expected)
+    assert any(np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (new, p)), strict=True))
+    swapped, other = gx.swap(state, p, **options)
+    equal(swapped, new)
+    equal(gx.eval_params(other, swapped, **options), p)
+    equal(gx.swap(other, swapped, **options), (p, state))
+
+
+def each_with_each(arounds):
+    """Every keeper in the first wrapper, and every wrapper around the first keeper."""
+    (around, *others), (keeper, *_) = arounds, KEEPERS
+    return [(around, k) for k in KEEPERS] + [(other, keeper) for other in others]
+
+
+@pytest.mark.parametrize("around, keeper", each_with_each(ALL_LEAVES))
+def test_what_is_evaluated_has_the_form_of_the_parameters(around, keeper):
+    tree, tx = params(), KEEPERS[keeper]
+    wrapped = ALL_LEAVES[around](tx)
+    check_evaluated(wrapped, tree, tx)
+    check_evaluated(wrapped, tree, tx, tx=wrapped)
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_what_is_evaluated_is_complex_where_the_parameters_are(keeper):
+    tree = {"w": jnp.linspace(0, 1, 6).reshape(2, 3).astype(jnp.complex64) * (1 + 1j)}
+    halves, flat = (
+        gx.split_real_and_imaginary(tx) for tx in (KEEPERS[keeper], gx.flatten(KEEPERS[keeper]))
+    )
+    check_evaluated(flat, tree, halves)
+    check_evaluated(halves, tree, flat, tx=halves)
+
+
+LABELS = gx.label_by(("matrix", MATRICES), ("rest", True))
+SOME_LEAVES = {
+    "masked": lambda tx: gx.masked(tx, MATRICES),
+    "partition": lambda tx: gx.partition({"matrix": tx, "rest": SGD}, LABELS),
+    "both groups": lambda tx: gx.partition({"matrix": tx, "rest": tx}, LABELS),
+    "param_groups": lambda tx: gx.param_groups(
+        SGD, [gx.param_group(MATRICES, inner=tx, label="matrices")]
+    ),
+}
+
+
+@pytest.mark.parametrize("around, keeper", each_with_each(SOME_LEAVES))
+def test_the_transform_says_which_parameters_a_vector_is_of(around, keeper):
+    tree, tx = params(), KEEPERS[keeper]
+    flat = SOME_LEAVES[around](gx.flatten(tx))
+    check_evaluated(flat, tree, SOME_LEAVES[around](tx), tx=flat)
+    for read in (gx.eval_params, gx.swap):
+        with pytest.raises(ValueError, match=r"keeps one vector, .* tx=tx"):
+            read(flat.init(tree), tree)
+
+
+def test_integers_are_not_in_the_vector():
+    tree = {"w": jnp.ones((2, 2)), "n": jnp.arange(3), "b": jnp.ones(2)}
+    tx = gx.flatten(AVERAGE)
+    new = gx.eval_params(tx.init(tree), tree)
+    equal(new, tree)

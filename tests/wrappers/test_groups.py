@@ -348,10 +348,10 @@ def test_layers_of_two_stacks_are_one_after_the_other_or_side_by_side():
     tree = {k: {f"layer_{i}": jnp.ones(2) for i in range(n)} for k, n in (("enc", 3), ("dec", 2))}
     path = "{}/layer_{}".format
     in_order = multipliers(gx.layerwise_decay(tree, 0.5, stacks=("^enc", "^dec")))
-    assert [in_order[path("enc", i)] for i in range(3)] == [0.5**5, 0.5**4, 0.5**3]
-    assert [in_order[path("dec", i)] for i in range(2)] == [0.25, 0.5]
+    assert [in_order[path("enc", i)] for i in range(3)] == [0.5**4, 0.5**3, 0.5**2]
+    assert [in_order[path("dec", i)] for i in range(2)] == [0.5, 1.0]
     beside = multipliers(gx.layerwise_decay(tree, 0.5, r"(?:enc|dec)/layer_(\d+)"))
-    assert [beside[path(k, 0)] for k in tree] == [0.125, 0.125] and beside["enc/layer_2"] == 0.5
+    assert [beside[path(k, 0)] for k in tree] == [0.25, 0.25] and beside["enc/layer_2"] == 1
     alone = multipliers(gx.layerwise_decay(tree, 0.5, r"enc/layer_(\d+)"))
     assert alone["enc/layer_0"] == 0.125 and alone["dec/layer_0"] == 1
 
@@ -443,3 +443,23 @@ def test_a_mask_of_ours_selects_what_is_frozen():
         after, state = trained(gx.selective_transform(gx.adam(0.1), freeze_mask=which))
         assert np.array_equal(after["layer_0"]["kernel"], tree["layer_0"]["kernel"])
         assert {x.shape for x in jax.tree.leaves(gx.tree.get(state, "mu"))} == {(6, 4), (4, 3)}
+
+
+def test_the_last_layer_has_the_full_rate_where_there_is_no_head():
+    """It looks for a head, and may be told."""
+    layers = {f"layer_{i}": {"w": jnp.ones(2)} for i in range(3)}
+    trunk = {"embed": jnp.ones(2), **layers}
+
+    def rates(params, **options):
+        table = gx.layerwise_decay(params, 0.5, r"layer_(\d+)", **options).table
+        return {x.path.removesuffix("/w"): x.learning_rate for x in table}
+
+    without = {"embed": 0.125, "layer_0": 0.25, "layer_1": 0.5, "layer_2": 1.0}
+    below = {k: x / 2 for k, x in without.items()}
+    assert rates(trunk) == rates(trunk, head=False) == without
+    assert rates(layers) == {k: without[k] for k in layers}
+    assert rates(trunk, head=True) == below
+    assert rates(trunk | {"head": jnp.ones(2)}) == below | {"head": 1.0}
+    assert rates(trunk | {"scale": jnp.ones(2)}, head=False) == without | {"scale": 1.0}
+    with pytest.raises(TypeError, match="layerwise_decay: head must be True, False or None"):
+        rates(trunk, head="head")

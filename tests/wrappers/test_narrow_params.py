@@ -156,6 +156,23 @@ def test_a_parameter_that_is_set_to_zero_stays_there(name, dtype):
     np.testing.assert_array_equal(moved["w"][kept], after[kept])
 
 
+@EVERY
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("start", [0.6, 1.0, 1.7])
+def test_a_parameter_that_is_set_to_any_number_stays_there(name, dtype, start):
+    """Also a power of two, to which its lower neighbor is twice as near as the upper one."""
+    if name.startswith("remainders") and dtype != jnp.bfloat16:
+        pytest.skip("remainders complete bfloat16")
+    tx, count = KEPT[name](gx.sgd(1.0)), 64
+    params = {"w": jnp.full(count, start, dtype)}
+    places = {"w": jnp.linspace(-4e-3, 4e-3, count)}  # all that a rounding may have taken
+    _, state = steps(tx, params, [places])
+    for number in (0.5, 0.498, 0.99, 1.0, 2.0, -0.5, 1e-4):
+        elsewhere = {"w": jnp.full(count, number, dtype)}
+        moved, _ = steps(tx, elsewhere, [{"w": jnp.zeros(count)}], state)
+        np.testing.assert_array_equal(moved["w"], elsewhere["w"])
+
+
 def test_eight_bits_are_the_upper_ones_rounded():
     x = some_floats()
     x = jnp.asarray(x[np.isfinite(x) & (np.abs(x) > 1e-30) & (np.abs(x) < 3e38)])

@@ -60,8 +60,8 @@ def digits() -> Workload:
         start=start,
         loss=lambda params, batch: _loss(params, images[batch], labels[batch]),
         total=lambda params: _loss(params, held_images, held_labels),
-        steps=200,
-        every=4,
-        over=5,
+        steps=120,
+        every=6,
+        over=3,
         data=checksum(training.images, training.labels),
     )

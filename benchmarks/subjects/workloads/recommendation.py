@@ -1,26 +1,25 @@
-"""Two tables of embeddings, which recommend names to the modules of the standard library.
+"""Two tables of embeddings, which recommend words to the modules of a library.
 
-A user is a module, and an item is a name that some modules use. From a module, the model must tell
-a name that it uses from names that others use.
+A user is a module, and an item is a word that some modules use. From a module, the model must tell
+a word that it uses from words that others use.
 """
 
 import functools
-import keyword
-import sys
+import re
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.subjects.workloads.modules import modules
 from benchmarks.subjects.workloads.workload import Start, Workload, checksum
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-USERS, ITEMS, WIDTH = 256, 512, 16
+WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+ITEMS, WIDTH = 512, 16
 BATCH, NEGATIVES = 128, 4
-MOST = 0.5  # a name that more than this share of modules use says nothing about them
+MOST = 0.5  # a word that more than this share of modules use says nothing about them
 HELD_OUT = 10  # one use in so many is held out
 
 
@@ -33,21 +32,9 @@ class _Uses(NamedTuple):
 
 @functools.cache
 def _uses() -> _Uses:
-    if str(EXAMPLES) not in sys.path:
-        sys.path.insert(0, str(EXAMPLES))
-    from embeddings_corpus import WORD  # pyright: ignore
-    from finetune_text import all_parts, files_of  # pyright: ignore
-
-    # The largest modules have the most to learn from; equal ones are in the order of their paths.
-    files = [path for part in all_parts() for path in files_of(part)]
-    files = sorted(files, key=lambda path: -path.stat().st_size)[:USERS]
-    known = set(keyword.kwlist)
-    words = [
-        set(WORD.findall(path.read_text(encoding="utf-8", errors="replace"))) - known
-        for path in files
-    ]
+    words = [set(WORD.findall(text)) for text in modules()]
     counts = Counter(word for found in words for word in sorted(found))
-    ranked = [word for word, n in counts.most_common() if n <= MOST * len(files)][:ITEMS]
+    ranked = [word for word, n in counts.most_common() if n <= MOST * len(words)][:ITEMS]
     number_of = {word: i for i, word in enumerate(ranked)}
     known_of = [found & number_of.keys() for found in words]
     uses = [(user, number_of[word]) for user, found in enumerate(known_of) for word in found]
@@ -70,7 +57,7 @@ def recommendation() -> Workload:
     uses = _uses()
 
     def drawn(random: np.random.Generator, pairs: np.ndarray) -> dict[str, jax.Array]:
-        # A random use has a name as often as it is used.
+        # A random use has a word as often as it is used.
         others = uses.training[
             random.integers(len(uses.training), size=(*pairs.shape[:-1], NEGATIVES)), 1
         ]
@@ -83,7 +70,7 @@ def recommendation() -> Workload:
         random = np.random.default_rng(seed)
         tables = {
             name: {"embedding": jnp.asarray(random.normal(size=(n, WIDTH)) / 4, jnp.float32)}
-            for name, n in (("users", USERS), ("items", ITEMS))
+            for name, n in (("users", len(modules())), ("items", ITEMS))
         }
         picked = random.integers(len(uses.training), size=(steps, BATCH))
         return Start(tables, drawn(random, uses.training[picked]))
@@ -93,9 +80,9 @@ def recommendation() -> Workload:
         start=start,
         loss=_loss,
         total=lambda params: _loss(params, held_out),
-        steps=400,
+        steps=240,
         every=8,
-        over=5,
+        over=3,
         data=checksum(uses.training, uses.held_out),
         tables="embedding$",
     )

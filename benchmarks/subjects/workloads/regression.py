@@ -44,7 +44,7 @@ def regression() -> Workload:
         start=start,
         loss=loss,
         total=excess,
-        steps=500,
+        steps=300,
         every=5,
         over=1,
         data=checksum(x.astype(np.float32)),

@@ -48,8 +48,8 @@ def variational() -> Workload:
         start=start,
         loss=lambda params, batch: _loss(params, images[batch["picked"]], batch["noise"]),
         total=lambda params: _loss(params, held_images, held_noise),
-        steps=300,
-        every=6,
-        over=5,
+        steps=200,
+        every=5,
+        over=4,
         data=checksum(training),
     )

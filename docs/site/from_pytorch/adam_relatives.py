@@ -1,30 +1,6 @@
 """Adam's relatives, momentum and signs, in pytorch_optimizer and here."""
 
-from typing import Any
-
-import jax
-import numpy as np
-
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import Recording, by_gradient
-
-
-def with_its_rounding(
-    tx: Any, state: Any, params: Any, recorded: Recording, t: int
-) -> tuple[Any, Any]:
-    """Take a step of FOCUS, with the pull that was recorded where the parameter is its average.
-
-    Of such an entry, the sign of a rounding says where PyTorch pulls it; here that sign is 0.
-    """
-    new, after = by_gradient(tx, state, params, recorded, t)
-    pull = 1.001 * 0.1 * recorded.kwargs["lr"]
-
-    def pulled(ours: Any, theirs: Any, p: Any, average: Any) -> Any:
-        return np.where((p == average) & (np.abs(ours - theirs) <= pull), theirs, ours)
-
-    theirs = recorded.tree("params", t)
-    return jax.tree.map(pulled, new, theirs, params, state[0].target), after
-
 
 ROWS = [
     Row(
@@ -59,10 +35,9 @@ ROWS = [
     Row(
         "FOCUS(lr)",
         "gx.focus(lr)",
-        1e-12,
+        2e-2,
         "FOCUS",
         "where a parameter is its average, PyTorch pulls it as a rounding has it; here it stays",
-        step=with_its_rounding,
     ),
     Row(
         "PAdam(lr)",

@@ -1,34 +1,23 @@
 """Rows of the optimizers of `pytorch_optimizer` that orthogonalize or precondition matrices."""
 
 from docs.site.from_pytorch.row import Row
-from gradxform.contrib import MuonDimensionNumbers
-from tests.interop.recordings import by_logits
+from tests.interop.recordings import logits
 
 MATRICES = ("matrix", "kernel")
-# Which axes of the recorded parameters make a matrix. A kernel is (places, inputs, outputs).
-KERNELS = {
-    "kernels": {
-        "matrix": MuonDimensionNumbers((0,), 1),
-        "kernel": MuonDimensionNumbers((0, 1, 2), 3),
-        "vector": None,
-        "scalar": None,
-    }
-}
-KERNEL_NOTE = "`kernels` are `MuonDimensionNumbers`, as `muon` describes them"
+KERNEL_NOTE = "`kernels` are those above"
 
 ROWS = [
     Row(
-        "AdaMuon(lr=0.02)",
+        "AdaMuon(groups)",
         "gx.adamuon(0.02, 0.9, signs=False, eps=0.0, adam_b2=0.999, adam_eps=1e-10, "
         "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
         1e-9,
         "AdaMuon",
         "the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. With "
         "`use_adjusted_lr=False`, `rms` is 1 / sqrt(inputs) of each matrix. " + KERNEL_NOTE,
-        names=KERNELS,
     ),
     Row(
-        "Muon(groups, lr=0.02)",
+        "Muon(groups)",
         "gx.muon(0.02, debias=False, eps=1e-10, adam_b2=0.95, adam_learning_rate=3e-4, "
         "muon_weight_dimension_numbers=kernels)",
         1e-9,
@@ -38,18 +27,16 @@ ROWS = [
         '`iteration="gram"`, in 16 bits there. The presets of `ns_coeffs` have other numbers '
         "there: give them as "
         f"`ns_coeffs`. {KERNEL_NOTE}",
-        names=KERNELS,
     ),
     Row(
-        "MuonClip(groups)",
+        "MuonClip(groups, weight_decay=0.1)",
         'gx.muonclip(0.02, {"attn": gx.query_key("matrix", "kernel", heads=-1)}, '
         "nesterov=False, eps=0.0, weight_dimension_numbers=kernels)",
         1e-12,
         "MuonClip",
         "the matrices: vectors do not decay there, here all parameters do. "
         "`use_adjusted_lr=False` is `rms=None`, and `qk_clip_alpha` is `query_share`",
-        names=KERNELS,
-        step=by_logits,
+        inputs=logits,
         leaves=MATRICES,
     ),
     Row(
@@ -64,13 +51,15 @@ ROWS = [
         "exactly a rate that is 0.2 sqrt(inputs) times as large for each matrix. "
         '`update_scale="match_rms"` is `rms=0.2`. '
         f"{KERNEL_NOTE}",
-        names=KERNELS,
     ),
     Row(
         "ScalableShampoo(lr)",
-        "gx.distributed_shampoo(lr)",
+        "gx.distributed_shampoo(lr, block_size=512, start_preconditioning_step=25, "
+        "preconditioning_compute_steps=1000)",
         None,
-        notes="the same preconditioned steps, but their momentum: there it sums them from the "
+        notes="by default, matrices precondition from step 5 here and their roots are renewed in "
+        "every step, with blocks of 1024. The same preconditioned steps, but their momentum: "
+        "there it sums them from the "
         "first step on, here it goes on from the grafted steps before "
         "`start_preconditioning_step`",
     ),
@@ -90,10 +79,14 @@ ROWS = [
     ),
     Row(
         "Shampoo(lr)",
-        "gx.shampoo(lr)",
-        None,
-        notes="not the paper's there: the matrix of an axis is made of gradients that earlier axes "
-        "have preconditioned, with the power 1 / k in place of 1 / (2 k)",
+        "gx.shampoo(lr / n ** 0.5, epsilon=1e-6 / n)",
+        1e-9,
+        "Shampoo.square",
+        "both are Algorithm 2 of the paper, and `gx.shampoo` divides the matrix of an axis by its "
+        "length, as TensorFlow's does. So for matrices of n rows and n columns; for others, lr is "
+        "divided by the product of the lengths to the power 1 / (2 k), for k axes, and eps, by the "
+        "length of each axis, is not the same for all. The momentum there is that of what was "
+        "preconditioned",
     ),
     Row(
         "SOAP(lr, precondition_frequency=1)",

@@ -1,24 +1,11 @@
 """Rows of the optimizers of `pytorch_optimizer` whose parts the library had before this table."""
 
-from typing import Any
-
-import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import by_climb, by_hessian, by_value
+from tests.interop.recordings import hessians, losses, values
 
 BEFORE = "eps is added before the correction"
 UNDER_ROOT = "1e-15 is added under the root there"
 
-
-def _evaluated(params: Any, state: Any) -> Any:
-    return gx.eval_params(state, params)
-
-
-def _given(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-    return extra["hessian_diagonal"], state
-
-
-GIVEN = {"given": gx.GradientTransformationExtraArgs(lambda params: (), _given)}
 
 ROWS = [
     Row(
@@ -37,13 +24,18 @@ ROWS = [
     Row(
         "AdaFactor(lr, relative_step=False)",
         "gx.adafactor(lr, min_dim_size_to_factor=0, momentum=0.9)",
-        None,
-        notes="with `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t)). "
-        "A decoupled decay has the rate of each array: `gx.chain(gx.scale_by_factored_rms("
-        "min_dim_size_to_factor=0), gx.clip_by_block_rms(1.0), gx.add_decayed_weights(w), "
-        "gx.scale_by_learning_rate(lr), gx.scale_by_param_block_rms())`, without momentum. "
-        "`betas[1]` bounds the decay: `decay_rate_fn` of `gx.scale_by_factored_rms`. There, the "
-        "factors of a kernel are those of its height and width. `ams_bound` is not here",
+        1e-2,
+        "AdaFactor",
+        "the momentum is in bfloat16 there, which is the difference: with `momentum_dtype` as the "
+        "parameters, it is 1e-12. `dtype_momentum=jnp.bfloat16` saves as much here, and rounds "
+        "otherwise. The factors of a kernel are those of its height and width there: it differs by "
+        "0.5. With `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t)). "
+        "A decoupled decay has the rate of each array: `gx.sum_of(gx.adafactor(...), "
+        "gx.chain(gx.set_to_zero(), gx.add_decayed_weights(w), gx.scale_by_learning_rate(lr), "
+        "gx.scale_by_param_block_rms()))`. "
+        "`betas[1]` bounds the decay: `decay_rate_fn` of `gx.scale_by_factored_rms`. `ams_bound` "
+        "is not here",
+        leaves=("matrix", "vector", "scalar"),
     ),
     Row(
         "AdaGC(lr, warmup_steps)",
@@ -70,7 +62,7 @@ ROWS = [
         "AdamC",
         f"{BEFORE}; {UNDER_ROOT}. A decay of normalized layers is "
         "`gx.decoupled_weight_decay(..., w, mask, learning_rate=lambda n: schedule(n) ** 2 / lr)`. "
-        "`ams_bound` is `gx.scale_by_amsgrad(correct_after=True)`",
+        "`ams_bound` is `gx.scale_by_tf_amsgrad()`",
     ),
     Row(
         "Adan(lr)",
@@ -93,6 +85,13 @@ ROWS = [
         "1)))))` and the rate",
     ),
     Row(
+        "AdEMAMix(lr, weight_decay)",
+        "gx.chain(gx.add_decayed_weights(weight_decay), gx.ademamix(lr))",
+        1e-12,
+        "AdEMAMix.w",
+        "with `weight_decouple=True`, which is the paper's, `gx.ademamix(lr, weight_decay=w)`",
+    ),
+    Row(
         "ADOPT(lr)",
         "gx.adopt(lr, clip_value_fn=lambda n: (n + 1) ** 0.25)",
         1e-12,
@@ -106,7 +105,7 @@ ROWS = [
         "AliG",
         "with a momentum, `gx.trace(momentum, nesterov=True)` after it; `adjusted_momentum` is not "
         "here. `max_lr=None` is infinity",
-        step=by_value,
+        inputs=values,
     ),
     Row(
         "DAdaptAdam(lr)",
@@ -115,6 +114,20 @@ ROWS = [
         "DAdaptAdam",
         "the rate takes Adam's corrections out, which the authors' code does not have; with "
         "`bias_correction=True`, `gx.dadapt_adamw(lr)`. `growth_rate` is not here",
+    ),
+    Row(
+        "DAdaptAdam(lr, weight_decay)",
+        "gx.chain(gx.add_decayed_weights(weight_decay), gx.dadapt_adamw("
+        "lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5))",
+        1e-12,
+        "DAdaptAdam.w",
+    ),
+    Row(
+        "DAdaptAdam(lr, weight_decay, weight_decouple=True)",
+        "gx.dadapt_adamw(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5, "
+        "weight_decay=weight_decay)",
+        1e-11,
+        "DAdaptAdam.decoupled",
     ),
     Row(
         "Fromage(lr)",
@@ -130,17 +143,19 @@ ROWS = [
         1e-12,
         "FTRL",
         "`lambda_1` and `beta` are `l1` and `beta`, and `l2` is `lambda_2` / 2. With another "
-        "`lr_power`, only the steps have it there, and the divisor keeps the root",
+        "`lr_power`, only the steps have it there, and the divisor keeps the root. A "
+        "`weight_decay` is taken there, and does nothing: that of the paper is `lambda_2`",
     ),
     Row(
-        "GaLore(groups, lr, rank=2)",
+        "GaLore(groups, lr)",
         'gx.partition({"matrices": gx.galore(lr, 2, base_optimizer=gx.scale_by_tf_adam(eps=1e-6), '
         'shorter_side=True), "others": gx.chain(gx.scale_by_tf_adam(eps=1e-6), '
         'gx.scale_by_learning_rate(lr))}, gx.label_by(("matrices", gx.path_matches("matrix")), '
         '("others", True)))',
         1e-12,
         "GaLore",
-        f"{BEFORE}; the shorter side is projected, as in the paper (`projection_type='std'`), the "
+        f"the group of matrices has `rank=2`; {BEFORE}; the shorter side is projected, as in the "
+        f"paper (`projection_type='std'`), the "
         "longer one without `shorter_side` (`'reverse_std'`). Where outputs are more than inputs, "
         "these are `'right'` and `'left'`, otherwise `'left'` and `'right'`. Bases are renewed "
         "there when `update_proj_gap` divides the number of the step, here and in the authors' "
@@ -173,10 +188,15 @@ ROWS = [
         1e-8,
         "LaProp",
         f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. `ams_bound` is `amsgrad=True`, "
-        "and `centered` is `centered_after=10`. A decay w, with `weight_decouple`, follows the "
-        "step there: `gx.chain(gx.scale_by_laprop(), gx.scale(1 - lr * w), "
-        "gx.add_decayed_weights(w), gx.scale_by_learning_rate(lr))`; otherwise it does nothing "
-        "there",
+        "and `centered` is `centered_after=10`",
+    ),
+    Row(
+        "LaProp(lr, weight_decay)",
+        "gx.decoupled_weight_decay(gx.chain(gx.laprop(lr, eps_before_correction=True), "
+        "gx.scale(1 - lr * weight_decay)), weight_decay, learning_rate=lr)",
+        5e-8,
+        "LaProp.w",
+        "the decay follows the step there. With `weight_decouple=False` it does nothing there",
     ),
     Row(
         "LARS(lr)",
@@ -193,7 +213,6 @@ ROWS = [
         "`matrices` is `gx.ndim_at_least(2)`. With `dampening=d`, `gx.scale(1 - d)` after it "
         "without `nesterov`; with it, `momentum=0.0` and after it `gx.sum_of(gx.identity(), "
         "gx.chain(gx.trace(momentum), gx.scale(momentum * (1 - d))))`",
-        names={"matrices": gx.ndim_at_least(2)},
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
     Row(
@@ -231,7 +250,7 @@ ROWS = [
         "gradient is corrected there by one of zeros, which shows if its norm is below 1. "
         '`mars_type="lion"` and `"shampoo"` are `gx.scale_by_mars()` before `gx.ema(0.95, False), '
         "gx.scale_by_sign()` and before `gx.muon`, and `ams_bound` is "
-        "`gx.scale_by_amsgrad(0.95, 0.99, correct_after=True)`. A decay that is not decoupled is "
+        "`gx.scale_by_tf_amsgrad(0.95, 0.99)`. A decay that is not decoupled is "
         "in the next correction only there",
     ),
     Row(
@@ -262,13 +281,13 @@ ROWS = [
         "`lambda n: w * (n >= 5)`. Only a decoupled decay does something",
     ),
     Row(
-        "SAM(SGD, lr, rho=0.05)",
+        "SAM(SGD, lr)",
         "gx.sam(gx.sgd(lr), gx.chain(gx.normalize(), gx.sgd(0.05)), opaque_mode=True)",
         1e-12,
         "SAM",
         "`adaptive=True` is `gx.asam(..., eta=0.0)`; with `use_gc`, `gx.centralize(axis=-1)` "
         "follows `gx.normalize()`; not both. A large `perturb_eps` is not here",
-        step=by_climb,
+        inputs=losses,
     ),
     Row(
         "ScheduleFreeAdamW(lr)",
@@ -285,8 +304,7 @@ ROWS = [
         "gx.schedule_free_adamw(lr)",
         1e-10,
         "ScheduleFreeAdamW",
-        compared="aux/eval",
-        result=_evaluated,
+        evaluated="aux/eval",
     ),
     Row("ScheduleFreeSGD(lr)", "gx.schedule_free_sgd(lr)", 1e-11, "ScheduleFreeSGD"),
     Row(
@@ -294,8 +312,7 @@ ROWS = [
         "gx.schedule_free_sgd(lr)",
         1e-11,
         "ScheduleFreeSGD",
-        compared="aux/eval",
-        result=_evaluated,
+        evaluated="aux/eval",
     ),
     Row(
         "ScheduleFreeWrapper(SGD(lr), momentum=0.9)",
@@ -334,11 +351,9 @@ ROWS = [
         "update_interval=1, debias=False, delayed=False, hessian_diagonal_fn=given)",
         1e-12,
         "SophiaH",
-        "with an estimate of the Hessian that is given at every step",
-        names=GIVEN,
-        step=by_hessian,
-        shown="`gx.sophia(lr, 0.96, 0.99, eps=1e-12, gamma=1.0, clip_threshold=0.01, "
-        "weight_decay=0.0, debias=False, delayed=False)`",
+        "`given` are the recorded estimates of the Hessian, one for every step; leave it out for "
+        "estimates of its own",
+        inputs=hessians,
     ),
     Row(
         "Yogi(lr)",

@@ -52,10 +52,22 @@ def table(rows: Sequence[Row]) -> str:
     """Return rows as a table in Markdown."""
     lines = ["| there | gradxform | differs by at most | notes |", "| --- | --- | --- | --- |"]
     for row in rows:
-        ours = row.shown or (f"`{row.ours}`" if row.ours else "not here")
+        ours = f"`{row.ours}`" if row.ours else "not here"
         difference = "" if row.difference is None else f"{row.difference:.0e}"
-        lines.append(f"| `{row.theirs}` | {ours} | {difference} | {row.notes} |")
+        lines.append(f"| `{row.theirs}` | {ours} | {difference} | {row.text()} |")
     return "\n".join(lines)
+
+
+def shown(page: str) -> list[tuple[Row, str, float | None]]:
+    """Return the rows of a guide, each with the call and the number that stand in it."""
+    text, found = path(page).read_text("utf-8"), []
+    for name, rows in TABLES[page].items():
+        part = text.split(f"<!-- rows: {name} -->\n")[1].split("<!-- end of rows -->")[0]
+        for row, line in zip(rows, part.splitlines()[2:], strict=True):
+            _, ours, difference, _ = re.split(r"(?<!\\)\|", line.strip("|"), maxsplit=3)
+            call = "" if ours.strip() == "not here" else ours.strip().strip("`")
+            found.append((row, call, float(difference) if difference.strip() else None))
+    return found
 
 
 def written(page: str) -> str:

@@ -4,6 +4,7 @@ Each is a function of the first parameters and the list of gradients that return
 after each update, and has the switches of its class. Arrays are in PyTorch's layout.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,13 @@ def averaged(slots: dict[str, Any], name: str, decay: float, new: np.ndarray) ->
     """Return the decaying average of `new`, from 0."""
     slots[name] = decay * slots.get(name, 0.0) + (1 - decay) * new
     return slots[name]
+
+
+def decayed(
+    p: np.ndarray, g: np.ndarray, lr: float, weight_decay: float, decoupled: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameter and the gradient, of which one has the decay."""
+    return (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
 
 
 def sgd(
@@ -53,7 +61,7 @@ def sgd(
 def adam(
     lr: float,
     weight_decay: float = 0.0,
-    decoupled: bool = False,
+    decoupled_weight_decay: bool = False,
     amsgrad: bool = False,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -62,7 +70,7 @@ def adam(
     """Return the formula of `Adam` and, decoupled, of `AdamW`."""
 
     def rule(p: np.ndarray, g: np.ndarray, slots: dict[str, Any], t: int) -> np.ndarray:
-        p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
+        p, g = decayed(p, g, lr, weight_decay, decoupled_weight_decay)
         m, v = averaged(slots, "m", b1, g), averaged(slots, "v", b2, g * g)
         if amsgrad:
             v = slots["max"] = np.maximum(slots.get("max", 0.0), v)
@@ -74,7 +82,7 @@ def adam(
 def nadam(
     lr: float,
     weight_decay: float = 0.0,
-    decoupled: bool = False,
+    decoupled_weight_decay: bool = False,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
@@ -86,7 +94,7 @@ def nadam(
         return b1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
 
     def rule(p: np.ndarray, g: np.ndarray, slots: dict[str, Any], t: int) -> np.ndarray:
-        p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
+        p, g = decayed(p, g, lr, weight_decay, decoupled_weight_decay)
         m, v = averaged(slots, "m", b1, g), averaged(slots, "v", b2, g * g)
         product = np.prod([mu(k) for k in range(1, t + 1)])
         u = (1 - mu(t)) / (1 - product) * g + mu(t + 1) / (1 - product * mu(t + 1)) * m
@@ -98,7 +106,7 @@ def nadam(
 def radam(
     lr: float,
     weight_decay: float = 0.0,
-    decoupled: bool = False,
+    decoupled_weight_decay: bool = False,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
@@ -107,7 +115,7 @@ def radam(
     longest = 2 / (1 - b2) - 1
 
     def rule(p: np.ndarray, g: np.ndarray, slots: dict[str, Any], t: int) -> np.ndarray:
-        p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
+        p, g = decayed(p, g, lr, weight_decay, decoupled_weight_decay)
         m, v = averaged(slots, "m", b1, g), averaged(slots, "v", b2, g * g)
         length = longest - 2 * t * b2**t / (1 - b2**t)
         if length <= 5:
@@ -191,7 +199,7 @@ def muon(
     weight_decay: float = 0.1,
     momentum: float = 0.95,
     nesterov: bool = True,
-    match_rms_adamw: bool = False,
+    adjust_lr_fn: str = "original",
     eps: float = 1e-7,
 ) -> Any:
     """Return the formula of `Muon`, for matrices; other arrays stay where they are."""
@@ -210,23 +218,25 @@ def muon(
         b = averaged(slots, "b", momentum, g)
         u = orthogonalized((1 - momentum) * g + momentum * b if nesterov else b)
         rows, columns = p.shape
-        factor = 0.2 * max(p.shape) ** 0.5 if match_rms_adamw else max(1, rows / columns) ** 0.5
+        factor = (
+            0.2 * max(p.shape) ** 0.5
+            if adjust_lr_fn == "match_rms_adamw"
+            else max(1, rows / columns) ** 0.5
+        )
         return p * (1 - lr * weight_decay) - lr * factor * (u.T if u.shape != p.shape else u)
 
     return lambda params, grads: steps_of(rule, params, grads)
 
 
-# The recordings of default configurations, which these formulas compute too.
-RECORDED = {
-    "torch.SGD": sgd(0.1),
-    "torch.SGDm": sgd(0.05, momentum=0.9),
-    "torch.Adam": adam(0.01),
-    "torch.AdamW": adam(0.01, weight_decay=1e-2, decoupled=True),
-    "torch.NAdam": nadam(0.01),
-    "torch.RAdam": radam(0.01),
-    "torch.Adagrad": adagrad(0.1),
-    "torch.RMSprop": rmsprop(0.01),
-    "torch.Adamax": adamax(0.01),
-    "torch.Adadelta": adadelta(1.0),
-    "torch.Muon": muon(0.02),
+OF_CLASS = {
+    "SGD": sgd,
+    "Adam": adam,
+    "AdamW": functools.partial(adam, weight_decay=1e-2, decoupled_weight_decay=True),
+    "NAdam": nadam,
+    "RAdam": radam,
+    "Adagrad": adagrad,
+    "RMSprop": rmsprop,
+    "Adamax": adamax,
+    "Adadelta": functools.partial(adadelta, lr=1.0),
+    "Muon": muon,
 }

@@ -1,79 +1,55 @@
 """Rows of the optimizers of `torch.optim`."""
 
-from typing import Any
-
-import gradxform as gx
-from docs.site.from_pytorch import torch_formulas as formulas
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import by_rows
+from tests.interop.recordings import rows
 
 L2 = "L2: the decay is part of the gradient"
-W = {"lr": 0.01, "w": 0.1}
-
-
-def _computed(
-    theirs: str, ours: str, formula: Any, difference: float, notes: str = "", **names: Any
-) -> Row:
-    """Return a row whose configuration was not recorded, with its formula."""
-    return Row(theirs, ours, difference, notes=notes, names=W | names, formula=formula)
-
-
-def _average(params: Any, state: Any) -> Any:
-    return gx.eval_params(state, params)
 
 
 ROWS = [
     Row("SGD(lr)", "gx.sgd(lr)", 1e-12, "torch.SGD"),
     Row("SGD(lr, momentum=0.9)", "gx.sgd(lr, momentum=0.9)", 1e-12, "torch.SGDm"),
-    _computed(
+    Row(
         "SGD(lr, momentum=0.9, nesterov=True)",
         "gx.sgd(lr, momentum=0.9, nesterov=True)",
-        formulas.sgd(0.01, momentum=0.9, nesterov=True),
         1e-12,
     ),
-    _computed(
+    Row(
         "SGD(lr, momentum=0.9, dampening=d)",
         "gx.chain(gx.scale_by_schedule(gx.piecewise_constant_schedule(1.0, {1: 1 - d})), "
         "gx.sgd(lr, momentum=0.9))",
-        formulas.sgd(0.01, momentum=0.9, dampening=0.3),
         1e-12,
-        "PyTorch does not dampen the first gradient",
-        d=0.3,
+        notes="PyTorch does not dampen the first gradient",
     ),
-    _computed(
+    Row(
         "SGD(lr, momentum=0.9, weight_decay=w)",
         "gx.chain(gx.add_decayed_weights(w), gx.sgd(lr, momentum=0.9))",
-        formulas.sgd(0.01, momentum=0.9, weight_decay=0.1),
         1e-12,
-        f"{L2}; so for every class but those that say otherwise",
+        notes=f"{L2}; so for every class but AdamW, Adafactor and Muon",
     ),
-    _computed(
+    Row(
         "SGD(lr, maximize=True)",
         "gx.chain(gx.scale(-1.0), gx.sgd(lr))",
-        formulas.sgd(0.01, maximize=True),
         1e-12,
-        "so for every class",
+        notes="so for every class",
     ),
     Row("Adam(lr)", "gx.adam(lr)", 1e-12, "torch.Adam"),
-    _computed(
+    Row(
         "Adam(lr, weight_decay=w)",
         "gx.chain(gx.add_decayed_weights(w), gx.adam(lr))",
-        formulas.adam(0.01, weight_decay=0.1),
         1e-11,
-        L2,
+        notes=L2,
     ),
-    _computed(
+    Row(
         "Adam(lr, weight_decay=w, decoupled_weight_decay=True)",
         "gx.adamw(lr, weight_decay=w)",
-        formulas.adam(0.01, weight_decay=0.1, decoupled=True),
         1e-11,
     ),
-    _computed(
+    Row(
         "Adam(lr, amsgrad=True)",
         "gx.amsgrad(lr, correct_after=True, eps_before_correction=False)",
-        formulas.adam(0.01, amsgrad=True),
         1e-11,
-        "PyTorch corrects the bias after the maximum; Optax, and the default here, before it",
+        notes="PyTorch corrects the bias after the maximum; Optax, and the default here, before it",
     ),
     Row(
         "AdamW(lr)",
@@ -82,10 +58,9 @@ ROWS = [
         "torch.AdamW",
         "PyTorch's default decay is 1e-2, here 1e-4 as in Optax",
     ),
-    _computed(
+    Row(
         "AdamW(lr, amsgrad=True)",
         "gx.amsgrad(lr, correct_after=True, eps_before_correction=False, weight_decay=1e-2)",
-        formulas.adam(0.01, weight_decay=1e-2, decoupled=True, amsgrad=True),
         1e-11,
     ),
     Row(
@@ -95,10 +70,9 @@ ROWS = [
         "torch.NAdam",
         "PyTorch calls it `momentum_decay`",
     ),
-    _computed(
+    Row(
         "NAdam(lr, weight_decay=w, decoupled_weight_decay=True)",
         "gx.decoupled_weight_decay(gx.nadam(lr, schedule_decay=0.004), w, learning_rate=lr)",
-        formulas.nadam(0.01, weight_decay=0.1, decoupled=True),
         1e-11,
     ),
     Row(
@@ -108,19 +82,17 @@ ROWS = [
         "torch.RAdam",
         "without it, eps is added to the corrected root, as in Optax",
     ),
-    _computed(
+    Row(
         "RAdam(lr, weight_decay=w, decoupled_weight_decay=True)",
         "gx.radam(lr, eps_before_correction=True, weight_decay=w)",
-        formulas.radam(0.01, weight_decay=0.1, decoupled=True),
         1e-11,
     ),
     Row("Adamax(lr)", "gx.adamax(lr)", 1e-12, "torch.Adamax"),
-    _computed(
+    Row(
         "Adamax(lr, weight_decay=w)",
         "gx.chain(gx.add_decayed_weights(w), gx.adamax(lr))",
-        formulas.adamax(0.01, weight_decay=0.1),
         1e-11,
-        L2,
+        notes=L2,
     ),
     Row(
         "Adagrad(lr)",
@@ -129,21 +101,20 @@ ROWS = [
         "torch.Adagrad",
         "eps is outside the root in PyTorch",
     ),
-    _computed(
+    Row(
         "Adagrad(lr, lr_decay=d)",
         "gx.adagrad(gx.inverse_time_decay(lr, 1, d), initial_accumulator_value=0.0, eps=1e-10, "
         "eps_in_sqrt=False)",
-        formulas.adagrad(0.01, lr_decay=0.3),
         1e-12,
-        d=0.3,
     ),
-    Row("Adadelta()", "gx.adadelta(1.0)", 1e-12, "torch.Adadelta", "PyTorch's default rate is 1.0"),
-    _computed(
+    Row(
+        "Adadelta(lr)", "gx.adadelta(lr)", 1e-12, "torch.Adadelta", "PyTorch's default rate is 1.0"
+    ),
+    Row(
         "Adadelta(weight_decay=w)",
         "gx.chain(gx.add_decayed_weights(w), gx.adadelta(1.0))",
-        formulas.adadelta(1.0, weight_decay=0.1),
         1e-12,
-        L2,
+        notes=L2,
     ),
     Row(
         "RMSprop(lr)",
@@ -152,10 +123,9 @@ ROWS = [
         "torch.RMSprop",
         "PyTorch's `alpha` is 0.99, here 0.9",
     ),
-    _computed(
+    Row(
         "RMSprop(lr, centered=True, momentum=0.9)",
         "gx.rmsprop(lr, decay=0.99, eps_in_sqrt=False, centered=True, momentum=0.9)",
-        formulas.rmsprop(0.01, centered=True, momentum=0.9),
         1e-12,
     ),
     Row(
@@ -176,12 +146,21 @@ ROWS = [
         leaves=("matrix", "vector", "scalar"),
     ),
     Row(
+        "Adafactor(lr, weight_decay=w)",
+        "gx.decoupled_weight_decay(gx.adafactor(lr, min_dim_size_to_factor=0), weight_decay, "
+        "learning_rate=lr)",
+        1e-11,
+        "torch.Adafactor.w",
+        "decoupled: the rate multiplies the decay, and the size of the parameter does not",
+        leaves=("matrix", "vector", "scalar"),
+    ),
+    Row(
         "SparseAdam(lr)",
         "gx.lazy_adam(lr, eps_before_correction=True)",
         1e-12,
         "torch.SparseAdam",
         "with [row-sparse gradients](../sparse.md)",
-        step=by_rows,
+        inputs=rows,
     ),
     Row(
         "ASGD(lr)",
@@ -197,8 +176,7 @@ ROWS = [
         "gx.sgd(lambda n: lr / (1 + 1e-4 * lr * n) ** 0.75)), start=10**6)",
         1e-11,
         "torch.ASGD",
-        compared="aux/ax",
-        result=_average,
+        evaluated="aux/ax",
     ),
     Row(
         "Muon(lr)",
@@ -208,12 +186,12 @@ ROWS = [
         "for the matrices; PyTorch's norm is at least 1e-7. Without `debias=False`, the look ahead "
         "has Adam's corrections, as in Optax",
     ),
-    _computed(
+    Row(
         'Muon(lr, adjust_lr_fn="match_rms_adamw", nesterov=False)',
         "gx.muon(lr, debias=False, eps=0.0, weight_decay=0.1, nesterov=False, consistent_rms=0.2)",
-        formulas.muon(0.01, match_rms_adamw=True, nesterov=False),
         1e-11,
-    )._replace(leaves=("matrix",)),
+        leaves=("matrix",),
+    ),
     Row(
         "LBFGS()",
         "gx.lbfgs()",

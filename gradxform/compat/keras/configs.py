@@ -1,75 +1,270 @@
-"""Optimizers of Keras as plain data: of TensorFlow 2.8, of Keras 2.11 to 2.15, and of Keras 3."""
+"""Optimizers of Keras as plain data: of TensorFlow 2.8, of Keras 2.11 to 2.15, and of Keras 3.
 
+A factory says itself how its configs are read and its optimizers written. Which factories there
+are, `REGISTRY` knows, which loads them: they stand above this file.
+"""
+
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
+from gradxform.base import ArrayRule
 from gradxform.compat.called_numbers import called_numbers
-from gradxform.compat.inversion import Unknown, arguments_of
-from gradxform.compat.keras import decays, keras3
-from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
-from gradxform.compat.keras.keras3_options import OPTIONS
-from gradxform.compat.keras.keywords import CLIPS
-from gradxform.compat.keras.loss_scale import LossScaleOptimizer, LossScaleOptimizerV1
-from gradxform.compat.keras.multi_configs import MULTI, read_multi, written_multi
-from gradxform.compat.keras.multi_optimizer import multi_of
-from gradxform.compat.keras.objects import (
+from gradxform.compat.inversion import Unknown
+from gradxform.compat.keras import schedules
+from gradxform.compat.keras.schedules import (
     Described,
-    call_factory,
-    check_keys,
     described_object,
     known_factory,
     read_by,
-    written_object,
+    reading,
+    with_schedules,
     written_own,
 )
-from gradxform.compat.keras.own_optimizer import Optimizer
 from gradxform.errors import shown
 from gradxform.leaves.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
-from gradxform.transforms.scaling import scale, scale_by_learning_rate
-from gradxform.types import SupportsTransform
+from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
+from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.types import Fixed, SupportsTransform, ZeroIsNone
+from gradxform.values import fields_of
 from gradxform.values.called import Called
 from gradxform.values.content import all_in
-from gradxform.wrappers.compose import chain
+from gradxform.values.registry import REGISTRY
 from gradxform.wrappers.hyperparams.inject import injected
-from gradxform.wrappers.loss_scale import loss_scale
-from gradxform.wrappers.multi_steps import MultiSteps
-from gradxform.wrappers.overwrite import overwriting_average
 from gradxform.wrappers.select import partition
 
+P = ParamSpec("P")
+T_co = TypeVar("T_co", covariant=True)
 Factory = Callable[..., Any]
+Read = Callable[[Mapping[str, Any], Any, str], Any]
+Write = Callable[[Any, str | None, float | None], dict[str, Any] | None]
 
+CLIPS: dict[str, Callable[[Any], Any]] = {
+    "clipnorm": clip_by_block_norm,
+    "global_clipnorm": clip_by_global_norm,
+    "clipvalue": clip,
+}
+
+# The arguments of every optimizer of Keras 3, each with its default and its annotation.
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "weight_decay": (None, ZeroIsNone | None),
+    "clipnorm": (None, ZeroIsNone | None),
+    "clipvalue": (None, ZeroIsNone | None),
+    "global_clipnorm": (None, ZeroIsNone | None),
+    "use_ema": (False, bool),
+    "ema_momentum": (0.99, Fixed),
+    "ema_overwrite_frequency": (None, Fixed),
+    "loss_scale_factor": (None, float | None),
+    "gradient_accumulation_steps": (None, Fixed),
+    "name": (None, Any),
+    # Of Keras 2.11 to 2.15: whether the average begins with the parameters at the start.
+    "ema_from_start": (False, bool),
+}
+# What Keras writes and an optimizer here does not have.
+IGNORED = ("name", "jit_compile", "is_legacy_optimizer")
 # What only configs of Keras 2.11 and later have.
-_NEW_KEYS = {*OPTIONS, "jit_compile", "is_legacy_optimizer"} - {*CLIPS, "name"}
-# The classes that scale the loss, of TensorFlow 2.4 and Keras 3, of TensorFlow 2.4 to 2.8 with
-# other arguments, and of Keras 2.11 to 2.15.
-_SCALING = ("lossscaleoptimizer", "lossscaleoptimizerv1", "lossscaleoptimizerv3")
+_NEW_KEYS = {*OPTIONS, *IGNORED} - {*CLIPS, "name"}
 
 
-class Doors(NamedTuple):
-    """The factories of both generations, by the names of their classes in lower case."""
-
-    v2: dict[str, Factory]
-    v3: dict[str, Factory]
+# ------------------------------------------------------------------------------------------- doors
 
 
-def doors_of(v2: tuple[Factory, ...]) -> Doors:
-    """Return the doors, of which the caller knows those of TensorFlow 2.8."""
-    return Doors(*({f.__name__.lower(): f for f in fs} for fs in (v2, keras3.FACTORIES)))
+class Door(Protocol[P, T_co]):
+    """A function that makes one of Keras's optimizers."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """Return the optimizer with these arguments."""
+        ...
+
+    def from_config(
+        self, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> T_co:
+        """Return the optimizer of a config of Keras.
+
+        Args:
+          config: the arguments, as `get_config` of Keras's class returns them. A schedule may be a
+            dict with class_name and config.
+          custom_objects: factories of schedules of your own, by the names of their classes.
+
+        Raises:
+          TypeError, ValueError, KeyError: as `compat.keras.deserialize`.
+        """
+        ...
+
+
+class _Form(NamedTuple):
+    """How the configs of a factory are read, and its optimizers written; see `with_from_config`."""
+
+    read: Read
+    write: Write
+
+
+_FORMS: dict[Any, _Form] = {}
+
+
+def with_from_config(
+    read: Read, write: Write = lambda tx, name, version: None
+) -> Callable[[Callable[P, T_co]], Door[P, T_co]]:
+    """Give a factory the attribute `from_config`; by it `get` reads, and `serialize` writes.
+
+    Args:
+      read: `read(config, custom_objects, where)` returns the optimizer of a config; `where` is its
+        place, for messages.
+      write: `write(tx, name, version)` returns plain data with the arguments that make `tx`, and
+        with schedules as they are; None if none do, or that version of Keras lacks them.
+    """
+
+    def decorated(factory: Any) -> Any:
+        title = factory.__name__
+
+        def from_config(
+            config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+        ) -> Any:
+            where = f"{title}.from_config: config"
+            if not isinstance(config, Mapping) or not all(isinstance(k, str) for k in config):
+                raise TypeError(f"{where} must be a dict of arguments, got {shown(config)}.")
+            with reading(config, where):
+                return read(config, custom_objects, where)
+
+        from_config.__doc__ = Door.from_config.__doc__
+        from_config.__qualname__ = f"{title}.from_config"
+        factory.from_config = from_config
+        _FORMS[factory] = _Form(read, write)
+        return factory
+
+    return decorated
+
+
+@functools.cache
+def _doors(package: str) -> dict[str, Factory]:
+    """Return the factories of `keras` or `keras3`, by the names of their classes in lower case.
+
+    Those with the fewest arguments come first: `Adam` before `AdamW`, of which it is the first to
+    write an optimizer, and `Muon`, with by far the most templates to try, last.
+    """
+    named = {k: REGISTRY[k] for k in REGISTRY if k.startswith(f"{package}:")}
+    ours = {k.partition(":")[2].lower(): x for k, x in named.items() if x in _FORMS}
+    return dict(sorted(ours.items(), key=lambda x: (len(inspect.signature(x[1]).parameters), x[0])))
+
+
+# ------------------------------------------------------------------------------ classes of users
+
+_FIELDS = "write its arguments as fields, such as `learning_rate: float = 0.01`"
+_STATE = (
+    "name its slots in `State`, a NamedTuple with an annotation `momentum: Slot` for each, and "
+    "write `init(self, params)` only if they do not start with zeros"
+)
+_RULE = "write `rule(self, g, *slots, p)`, which returns the step of one array and its new slots"
+_PREPARE = (
+    "write `prepare(self, updates, state, params)`, which returns the state and the scalars of a "
+    "step"
+)
+# The methods by which classes of Keras say what a rule says otherwise.
+_INSTEAD = {
+    "__init__": _FIELDS,
+    "_set_hyper": _FIELDS,
+    "_create_slots": _STATE,
+    "build": _STATE,
+    "_prepare": _PREPARE,
+    "_prepare_local": _PREPARE,
+    "_resource_apply_dense": _RULE,
+    "update_step": _RULE,
+    "_resource_apply_sparse": (
+        "leave it out: with locality = 'entry' or 'row', `rule` gets the rows of a row-sparse "
+        "gradient"
+    ),
+}
+
+
+class Optimizer(ArrayRule):
+    """An optimizer to inherit from: fields, a state, and the rule for one array.
+
+        @gx.transform
+        class Momentum(Optimizer):
+            learning_rate: float = 0.01
+            momentum: float = 0.9
+
+            State = MomentumState                       a NamedTuple with `velocity: Slot`
+
+            def rule(self, g, velocity, p):
+                velocity = self.momentum * velocity - self.learning_rate * g
+                return velocity, velocity
+
+    It is an `ArrayRule`, with what Keras's classes have besides: `get_config` and `from_config`,
+    by which `compat.keras.serialize` and `deserialize` write and read it; the latter finds its
+    class in custom_objects. A class that has Keras's methods instead is refused when it is defined,
+    with what to write in their place.
+
+    Raises:
+      TypeError: when a class is defined with a method of Keras's, such as `_create_slots`.
+
+    Reference: `tf.keras.optimizers.Optimizer`, `keras.optimizers.Optimizer`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Require a class not to have methods that would never be called."""
+        super().__init_subclass__(**kwargs)
+        for method, instead in _INSTEAD.items():
+            if method in cls.__dict__:
+                raise TypeError(
+                    f"{cls.__name__}: {method} is of Keras, and is not called here; {instead}."
+                )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the fields by name, a schedule as plain data.
+
+        Raises:
+          ValueError: for a schedule that Keras does not have.
+        """
+        return {k: schedules.serialize(x) if callable(x) else x for k, x in fields_of(self).items()}
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Return the optimizer of a config.
+
+        Args:
+          config: the fields by name. A `name` is ignored.
+          custom_objects: factories of schedules of your own, by the names of their classes.
+
+        Raises:
+          TypeError, ValueError: for an unknown field, or a wrong value.
+        """
+        where = f"{cls.__name__}.from_config: config"
+        if not isinstance(config, Mapping) or not all(isinstance(k, str) for k in config):
+            raise TypeError(f"{where} must be a dict of fields, got {shown(config)}.")
+        fields = {k: x for k, x in config.items() if k != "name"}
+        with reading(config, where):
+            for k, x in fields.items():
+                if isinstance(x, dict) and "class_name" in x:
+                    fields[k] = schedules.deserialized(x, custom_objects, f"{where}.{k}")
+            return cls(**fields)
 
 
 # ----------------------------------------------------------------------------------------- reading
 
 
-def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
-    """Return the optimizer of a name, of a config, or itself."""
+def get(identifier: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+    """Return the optimizer of a name or a config of Keras; a transform is returned as it is.
+
+    Args:
+      identifier: a name in any case, such as "adam"; a config, see `deserialize`; or a transform.
+      custom_objects: as in `deserialize`.
+
+    Raises:
+      ValueError: for anything else, None and classes included, and for an unknown name.
+    """
     if isinstance(identifier, str):
         thing = described_object({"class_name": identifier, "config": {}}, "identifier")
-        return _read_keras_config(doors, thing, custom_objects, "identifier")
+        return read_object(thing, custom_objects, "identifier")
     if isinstance(identifier, dict):
-        return deserialize(doors, identifier, custom_objects)
-    if _is_keras_optimizer(identifier) or _is_keras_optimizer(getattr(identifier, "tx", None)):
+        return deserialize(identifier, custom_objects)
+    if is_optimizer(identifier) or is_optimizer(getattr(identifier, "tx", None)):
         return identifier
     raise ValueError(
         f"get: could not interpret the identifier {shown(identifier)}; it must be the name of an "
@@ -77,69 +272,43 @@ def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
     )
 
 
-def _is_keras_optimizer(x: Any) -> bool:
+def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Any:
+    """Return the optimizer that Keras's plain data describes.
+
+    A config with an argument or module that came with Keras 2.11 is of `compat.keras3`, any other
+    of `compat.keras`. Nothing that it names is imported.
+
+    Args:
+      config: a dict with class_name and config, as `keras.optimizers.serialize` writes it in
+        TensorFlow 2.8, Keras 2.11 to 2.15, and Keras 3.
+      custom_objects: factories of your own optimizers and schedules, by the names of their classes.
+
+    Raises:
+      KeyError: if the class_name is missing.
+      ValueError, TypeError: for an unknown class or argument, or a wrong number, with its place.
+    """
+    with reading(config, "config"):
+        return read_object(described_object(config, "config"), custom_objects, "config")
+
+
+def is_optimizer(x: Any) -> bool:
+    """Whether it is a transform, and not a class of them."""
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
-def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
-    """Return the optimizer that Keras's plain data describes."""
-    return _read_keras_config(doors, described_object(config, "config"), custom_objects, "config")
-
-
-def _read_keras_config(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
-    name = thing.class_name.lower()
-    own = custom_objects if isinstance(custom_objects, Mapping) else {}
-    if name in _SCALING and thing.is_keras and thing.class_name not in own:
-        return _read_loss_scale_config(doors, thing, custom_objects, where)
-    if name == MULTI and thing.is_keras and thing.class_name not in own:
-        return read_multi(
-            thing,
-            lambda x, at: _read_keras_config(doors, described_object(x, at), custom_objects, at),
-            where,
-        )
-    factory = known_factory(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
-    is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
-    is_new = name not in doors.v2 or _is_new_keras_config(thing)
+def read_object(thing: Described, custom_objects: Any, where: str) -> Any:
+    """Return the optimizer that plain data describes; `where` is its place, for messages."""
+    old, new = _doors("keras"), _doors("keras3")
+    ours = old | new if _is_new_keras_config(thing) else new | old
+    ours["lossscaleoptimizerv3"] = ours["lossscaleoptimizer"]  # its name in Keras 2.11 to 2.15
+    factory = known_factory(thing, ours, custom_objects, where, "optimizer")
     place = f"{where}.config"
-    config = with_schedules(thing.config, custom_objects, place)
-    if is_custom:
-        tx = read_by(factory, config, place)
-    else:
-        tx = made_of((doors.v3 if is_new else doors.v2)[name], is_new, config, place)
-    if not _is_keras_optimizer(tx):
+    if factory in _FORMS:
+        return _FORMS[factory].read(thing.config, custom_objects, place)
+    tx = read_by(factory, with_schedules(thing.config, custom_objects, place), place)
+    if not is_optimizer(tx):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
-
-
-def _read_loss_scale_config(
-    doors: Doors, thing: Described, custom_objects: Any, where: str
-) -> loss_scale:
-    """Return a loss scale, and the optimizer in it."""
-    config = {k: v for k, v in thing.config.items() if k not in IGNORED}
-    # Older configs have what is an argument of the inner optimizer only.
-    unused = {k: default for k, (default, _) in OPTIONS.items()}
-    for key in config.keys() & unused.keys():
-        if (value := config.pop(key)) != unused[key]:
-            raise ValueError(
-                f"{where}.config: {thing.class_name} has no {key}, got {shown(value)}; pass it to "
-                "the inner_optimizer, for which loss_scale_factor is a constant scale."
-            )
-    is_v1 = "loss_scale" in config  # of TensorFlow 2.3, and later in the constructor
-    factory, key = (
-        (LossScaleOptimizerV1, "optimizer") if is_v1 else (LossScaleOptimizer, "inner_optimizer")
-    )
-    if key not in config:
-        raise ValueError(
-            f"{where}.config: no {key}, the config of the optimizer whose loss is scaled."
-        )
-    place = f"{where}.config.{key}"
-    inner = described_object(config[key], place)
-    # A scale of its own, which Keras does not apply here.
-    own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
-    inner = inner._replace(config=own)
-    config[key] = _read_keras_config(doors, inner, custom_objects, place)
-    check_keys(factory, config, f"{where}.config", ValueError)
-    return call_factory(factory, config, f"{where}.config")
 
 
 def _is_new_keras_config(thing: Described) -> bool:
@@ -167,31 +336,43 @@ _MAY_BE_ZERO = ("momentum", "adam_weight_decay", "weight_decay")
 _NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
 # The forms that `serialize` knows; 2.15 is that of Keras 2.11 to 2.15.
 _VERSIONS = (2, 3, 2.15)
-# What came after Keras 2.15.
-_ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
-_CLASSES_ONLY_3 = ("Lamb", "Muon", "ScheduleFreeAdamW")
 
 
-def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
-    """Return an optimizer as Keras's plain data."""
-    whole = with_arguments(doors, tx, name, version)
+def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:
+    """Return an optimizer as Keras's plain data.
+
+    The arguments are read off its parts: it may be what a factory of `compat.keras` or
+    `compat.keras3` has returned, or any equal transform.
+
+    Args:
+      tx: the optimizer.
+      name: the name in the config. Defaults to Keras's own for the class.
+      version: 2 for the form of TensorFlow 2.8, 3 for that of Keras 3, 2.15 for that of Keras 2.11
+        to 2.15, whose average begins with the first parameters. Defaults to the first of 2, 3 and
+        2.15 that has this optimizer.
+
+    Raises:
+      ValueError: if no optimizer of Keras has these parts; `to_config` writes any transform.
+      TypeError: if `tx` is not an optimizer.
+    """
+    whole = with_arguments(tx, name, version)
     try:
         return whole | {
-            "config": {k: _plain_config_argument(x, whole) for k, x in whole["config"].items()}
+            "config": {k: _plain_argument(x, whole) for k, x in whole["config"].items()}
         }
     except ValueError as error:
         raise ValueError(f"serialize: {error}") from None
 
 
-def _plain_config_argument(x: Any, whole: dict[str, Any]) -> Any:
+def _plain_argument(x: Any, whole: dict[str, Any]) -> Any:
     """Return a schedule as plain data, and of a function without arguments its number of now."""
     if isinstance(x, Called):
         return float(x(0))
-    return decays.serialize(x, version=3 if "module" in whole else 2) if callable(x) else x
+    return schedules.serialize(x, version=3 if "module" in whole else 2) if callable(x) else x
 
 
 def with_arguments(
-    doors: Doors, tx: Any, name: str | None = None, version: float | None = None
+    tx: Any, name: str | None = None, version: float | None = None
 ) -> dict[str, Any]:
     """Return what `serialize` returns, but with schedules and functions as they are."""
     if isinstance(version, bool) or version not in (None, *_VERSIONS):
@@ -199,40 +380,23 @@ def with_arguments(
     if name is not None and not (isinstance(name, str) and name):
         raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
     state = None
-    if _is_keras_optimizer(getattr(tx, "tx", None)):  # an Optimizer
+    if is_optimizer(getattr(tx, "tx", None)):  # an Optimizer
         tx, state, name = tx.tx, tx.state, name or tx.given_name
-    if not _is_keras_optimizer(tx):
+    if not is_optimizer(tx):
         raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
     if isinstance(tx, called_numbers):
-        whole = with_arguments(doors, tx.with_plain_numbers(), name, version)
+        whole = with_arguments(tx.with_plain_numbers(), name, version)
         called = {k: x for k, x in (*tx.numbers, *tx.others) if isinstance(x, Called)}
         return whole | {"config": whole["config"] | called}
     if isinstance(tx, injected):
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
-    if isinstance(tx, loss_scale) and (
-        written_scale := _written_loss_scale_config(doors, tx, name, version)
-    ):
-        return written_scale
-    if version in (None, 3) and (multi := multi_of(tx)) is not None:
-        return written_multi(multi, lambda x: serialize(doors, x, None, 3), name)
     if isinstance(tx, Optimizer):
         config = tx.get_config() | ({} if name is None else {"name": name})
         kept = {k: x for k in config if callable(x := getattr(tx, k, None))}
         return written_own(type(tx), config | kept, version == 3)
-    try:
-        if version in (None, 2):
-            for factory in doors.v2.values():
-                arguments = arguments_of(factory, tx, _config_choices_of_keras2(factory, tx))
-                if arguments is not None:
-                    return _written_keras2_config(factory, arguments, name)
-        found = None if version == 2 else _read_off_keras3_arguments(doors, tx)
-        if found is not None:
-            for form in (3, 2.15) if version is None else (version,):
-                config = _written_keras3_config(*found, name, form == 2.15)
-                if config is not None:
-                    return config
-    except ValueError as error:
-        raise ValueError(f"serialize: {error}") from None
+    for form in (_FORMS[x] for package in ("keras", "keras3") for x in _doors(package).values()):
+        if (whole := form.write(tx, name, version)) is not None:
+            return whole
     of_version = "" if version is None else f" {version}"
     raise ValueError(
         f"serialize: no optimizer of Keras{of_version} has these parts; to_config writes any "
@@ -240,7 +404,7 @@ def with_arguments(
     )
 
 
-def _config_choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str, list[Any]]:
+def choices_of(factory: Factory, tx: Any, leave_out: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return what each argument of a factory may be, as far as the parts of `tx` allow."""
     choices: dict[str, list[Any]] = {}
     for i, (name, parameter) in enumerate(inspect.signature(factory).parameters.items()):
@@ -276,105 +440,3 @@ def _config_choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> di
         # With a ratio of 1 a schedule is not part of a product.
         choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), 1.0, *choices["adam_lr_ratio"]]
     return choices
-
-
-def _config_choices_of_keras2(factory: Factory, tx: Any) -> dict[str, list[Any]]:
-    choices = _config_choices(factory, tx, ())
-    choices["decay"] = [Unknown(0.713719), 0.0]
-    return choices
-
-
-def _written_keras2_config(
-    factory: Factory, arguments: dict[str, Any], name: str | None
-) -> dict[str, Any]:
-    config = {k: v for k, v in arguments.items() if v is not None and k != "schedule_decay"}
-    if "schedule_decay" in arguments:
-        config["decay"] = arguments["schedule_decay"]
-    title = factory.__name__
-    return written_object(title, {"name": name or title, **config}, None)
-
-
-def _read_off_keras3_arguments(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
-    """Return the factory of Keras 3 and the arguments that make `tx`."""
-    outer, core = _peeled_keras3_options(tx)
-    if core is None:
-        return None
-    for factory in doors.v3.values():
-        choices = _config_choices(factory, tx, tuple(OPTIONS.keys() - {*CLIPS, "weight_decay"}))
-        # The options around the step are known, which leaves few templates.
-        arguments = arguments_of(factory, tx, choices | {k: [v] for k, v in outer.items()})
-        if arguments is not None:
-            return factory, arguments
-    return None
-
-
-def _peeled_keras3_options(tx: Any) -> tuple[dict[str, Any], Any]:
-    """Return the options of Keras 3 that stand around the step, and what is inside them."""
-    outer: dict[str, Any] = {}
-    core = _only_part_of_chain(tx)
-    if isinstance(core, overwriting_average):
-        outer |= {"use_ema": True, "ema_momentum": core.decay}
-        outer["ema_overwrite_frequency"] = core.every
-        outer["ema_from_start"] = not core.from_first_step
-        core = core.inner
-    parts = core.transforms if isinstance(core, chain) else ()
-    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[0].step_size, float):
-        if parts[0].step_size <= 0:
-            return outer, None
-        outer["loss_scale_factor"] = 1.0 / parts[0].step_size
-        core = parts[1]
-    core = _only_part_of_chain(core)
-    if isinstance(core, MultiSteps):
-        outer["gradient_accumulation_steps"] = core.every_k_schedule
-    return outer, core
-
-
-def _written_loss_scale_config(
-    doors: Doors, tx: loss_scale, name: str | None, version: float | None
-) -> dict[str, Any] | None:
-    """Return a config of `LossScaleOptimizer`; None if Keras does not have this one.
-
-    A constant scale is of TensorFlow 2.8, whose class knows only optimizers of its own.
-    """
-    dynamic = tx.growth_interval is not None
-    numbers = {"initial_scale": tx.initial_scale, "dynamic_growth_steps": tx.growth_interval}
-    if LossScaleOptimizer(tx.inner, **numbers, dynamic=dynamic) != tx:
-        return None
-    error = None
-    if dynamic and version in (None, 3):
-        try:
-            inner = serialize(doors, tx.inner, None, 3)
-        except ValueError as failed:
-            error = failed
-        else:
-            config = {"name": name or "loss_scale_optimizer", "inner_optimizer": inner, **numbers}
-            return written_object("LossScaleOptimizer", config, "keras.optimizers")
-    if version in (None, 2):
-        inner = serialize(doors, tx.inner, None, version)
-        config = {"inner_optimizer": inner, "dynamic": dynamic, **numbers}
-        return written_object("LossScaleOptimizer", config, None)
-    if error is not None:
-        raise error
-    return None
-
-
-def _only_part_of_chain(x: Any) -> Any:
-    """Return the one part of a chain of one; else `x`."""
-    return x.transforms[0] if isinstance(x, chain) and len(x.transforms) == 1 else x
-
-
-def _written_keras3_config(
-    factory: Factory, arguments: dict[str, Any], name: str | None, is_2_15: bool
-) -> dict[str, Any] | None:
-    """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that lacks the optimizer."""
-    title = factory.__name__
-    config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
-    from_start = config.pop("ema_from_start")
-    if is_2_15:
-        if title in _CLASSES_ONLY_3 or any(config.pop(k) is not None for k in _ONLY_3):
-            return None
-        config |= {"jit_compile": True, "is_legacy_optimizer": False}
-    if config["use_ema"] and from_start != is_2_15:
-        return None
-    config["name"] = name or (title if is_2_15 else title.lower())
-    return written_object(title, config, "keras.optimizers")

@@ -1,47 +1,37 @@
-"""`tf.keras.optimizers` of TensorFlow 2.8 (OptimizerV2), and its learning rate schedules.
+"""`tf.keras.optimizers` of TensorFlow 2.8 (OptimizerV2).
 
-`name` is accepted and ignored. A learning rate may be a schedule of this module or any function of
-the step. Row-sparse gradients move only the rows that they touch, and change only the slots of
+`name` is accepted and ignored. A learning rate may be one of `schedules` or any function of the
+step. Row-sparse gradients move only the rows that they touch, and change only the slots of
 these rows, unless an optimizer says otherwise; clipping uses the norms of the slices, before those
 of one row are summed. Every optimizer counts its updates, as Keras's `iterations`.
 """
 
-import os
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
-from gradxform.compat.arguments import by_step, descend, with_semantics
-from gradxform.compat.keras import configs as _configs, decays, files as _files
-from gradxform.compat.keras.decays import (
-    CosineDecay as CosineDecay,
-    CosineDecayRestarts as CosineDecayRestarts,
-    ExponentialDecay as ExponentialDecay,
-    InverseTimeDecay as InverseTimeDecay,
-    LinearCosineDecay as LinearCosineDecay,
-    PiecewiseConstantDecay as PiecewiseConstantDecay,
-    PolynomialDecay as PolynomialDecay,
-)
-from gradxform.compat.keras.keywords import (
-    adam_parts,
-    counting_part,
-    epsilon_of,
-    is_present,
-    keras_optimizer,
-)
-from gradxform.compat.keras.loss_scale import (
+import jax
+import jax.numpy as jnp
+
+from gradxform.base import EmptyState, Transform, transform
+from gradxform.compat.arguments import by_step, descend, not_below_zero, with_semantics
+from gradxform.compat.called_numbers import with_called_numbers
+from gradxform.compat.inversion import Unknown, arguments_of
+from gradxform.compat.keras.configs import CLIPS, IGNORED, Door, choices_of, with_from_config
+from gradxform.compat.keras.holders import (
     LossScaleOptimizer as LossScaleOptimizer,
     LossScaleOptimizerV1 as LossScaleOptimizerV1,
 )
-from gradxform.compat.keras.optimizer import (
-    as_keras as as_keras,
-    register_optimizer as register_optimizer,
-)
-from gradxform.compat.keras.own_optimizer import Optimizer as Optimizer
-from gradxform.compat.keras.transform import from_keras as from_keras
-from gradxform.compat.keras.weights import get_weights as get_weights, set_weights as set_weights
-from gradxform.errors import shown
+from gradxform.compat.keras.schedules import made_by, with_schedules, written_object
+from gradxform.errors import did_you_mean, must_be, name_of, shown
+from gradxform.interop import stateless
+from gradxform.leaves import flatten_with_names
+from gradxform.leaves.states import check_state
 from gradxform.schedules.basic import constant_schedule
-from gradxform.transforms.adam import scale_by_nadam
+from gradxform.schedules.decay import inverse_time_decay
+from gradxform.schedules.product import product_schedule
+from gradxform.transforms.adam import scale_by_nadam, scale_by_tf_amsgrad
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -49,16 +39,314 @@ from gradxform.transforms.adaptive import (
     scale_by_rss,
     scale_by_stddev,
 )
+from gradxform.transforms.clipping import clip
+from gradxform.transforms.counts import count_updates
+from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import step_by_ftrl
-from gradxform.types import OptState, Params, ScalarOrSchedule, SupportsTransform, ZeroIsNone
+from gradxform.transforms.tf_adam import scale_by_tf_adam
+from gradxform.types import AliasOf, Params, ScalarOrSchedule, Updates, ZeroIsNone
+from gradxform.values import Value, is_live
 from gradxform.values.called import Called
+from gradxform.values.fields import value
 from gradxform.wrappers.compose import chain
 
-schedules = decays  # as `tf.keras.optimizers.schedules`
+Factory = Callable[..., chain]
+
+# The order in which Keras 2.8 clips.
+_CLIPS = ("clipvalue", "clipnorm", "global_clipnorm")
+
+# Each with its default and its annotation.
+_KEYWORDS: dict[str, tuple[Any, Any]] = {
+    "clipnorm": (None, ZeroIsNone | None),
+    "clipvalue": (None, ZeroIsNone | None),
+    "global_clipnorm": (None, ZeroIsNone | None),
+    "decay": (0.0, ZeroIsNone),
+    "lr": (None, Annotated[Any, AliasOf("learning_rate")]),
+    "gradient_transformers": (None, Any),
+    "gradient_aggregator": (None, Any),
+}
+
+_DOC = """
+    Keywords of every Keras optimizer: clipvalue bounds entries, clipnorm the norm of every array,
+    global_clipnorm the norm of all together, in this order; decay divides the learning rate by
+    1 + decay n after n steps; lr is an alias of learning_rate; gradient_aggregator and
+    gradient_transformers are functions of a list of pairs (gradient, path) that return such pairs,
+    before and after the clips; name is ignored.
+
+    Raises:
+      TypeError: for an unknown keyword.
+      ValueError: for negative keyword numbers, and for clipnorm and global_clipnorm together.
+"""
 
 
-def _check_keras_momentum(name: str, momentum: Any) -> None:
+def keras_optimizer(function: Factory) -> Door[..., chain]:
+    """Add the keywords that all Keras optimizers share to a factory."""
+    own = inspect.signature(function)
+    keywords = keyword_parameters(_KEYWORDS)
+    own_parameters = [p for p in own.parameters.values() if p.name not in _KEYWORDS]
+    signature = own.replace(parameters=[*own_parameters, *keywords])
+
+    def made(*args: Any, **kwargs: Any) -> chain:
+        shared = {k: default for k, (default, _) in _KEYWORDS.items()}
+        for k in list(kwargs):
+            if k in shared:
+                shared[k] = kwargs.pop(k)
+            elif k not in own.parameters:
+                raise TypeError(
+                    f"{function.__name__}: unexpected keyword argument {k!r}."
+                    f"{did_you_mean(k, signature.parameters)}"
+                )
+        bound = own.bind(*args, **kwargs)
+        bound.apply_defaults()
+        clips = _clips(function.__name__, shared)
+        if clips:  # before the slices of one row are summed
+            clips = with_semantics("raw", *clips).transforms
+        if shared["lr"] is not None:
+            bound.arguments["learning_rate"] = shared["lr"]
+        if "schedule_decay" not in own.parameters:
+            bound.arguments["learning_rate"] = _rate_decayed(
+                function.__name__, bound.arguments["learning_rate"], shared["decay"]
+            )
+        first, last = _functions(function.__name__, shared)
+        return chain(*first, *clips, *last, *function(*bound.args, **bound.kwargs).transforms)
+
+    return with_keywords(function, made, signature, _DOC, _read, _write)
+
+
+def _read(factory: Factory, config: Mapping[str, Any], custom_objects: Any, where: str) -> chain:
+    # The decay of Nadam's config is its schedule_decay, which Keras does not read either.
+    arguments = with_schedules(config, custom_objects, where)
+    arguments = {k: v for k, v in arguments.items() if k not in IGNORED}
+    return made_by(factory, arguments, where, TypeError)
+
+
+def _write(
+    factory: Factory, tx: Any, name: str | None, version: float | None
+) -> dict[str, Any] | None:
+    if version not in (None, 2):
+        return None
+    choices = choices_of(factory, tx) | {"decay": [Unknown(0.713719), 0.0]}
+    arguments = arguments_of(factory, tx, choices)
+    if arguments is None:
+        return None
+    if "schedule_decay" in arguments:
+        arguments["decay"] = arguments.pop("schedule_decay")
+    config = {k: v for k, v in arguments.items() if v is not None}
+    title = factory.__name__
+    return written_object(title, {"name": name or title, **config}, None)
+
+
+def keyword_parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
+    """Return the parameters of keywords that are given with their defaults and annotations."""
+    return [
+        inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for k, (default, kind) in options.items()
+    ]
+
+
+def with_keywords(
+    function: Factory,
+    made: Factory,
+    signature: inspect.Signature,
+    doc: str,
+    read: Callable[..., chain],
+    write: Callable[..., dict[str, Any] | None],
+) -> Door[..., chain]:
+    """Return a factory with the keywords of its generation, whose configs are read and written.
+
+    Args:
+      function: the factory without them; its docstring ends with the source.
+      made: makes the optimizer.
+      signature: all arguments.
+      doc: what is said of the keywords, before the source.
+      read: as in `with_from_config`, but with the factory first.
+      write: likewise.
+    """
+
+    @functools.wraps(function)
+    def factory(*args: Any, **kwargs: Any) -> chain:
+        return with_called_numbers(made, factory, args, kwargs, signature)
+
+    shown_as: Any = factory
+    shown_as.__signature__ = signature
+    shown_as.__annotations__ = {k: p.annotation for k, p in signature.parameters.items()}
+    shown_as.__annotations__["return"] = signature.return_annotation
+    head, _, reference = (function.__doc__ or "").partition("\n    Reference:")
+    factory.__doc__ = f"{head.rstrip()}\n{doc}\n    Reference:{reference}"
+    partial = functools.partial
+    return with_from_config(partial(read, factory), partial(write, factory))(factory)
+
+
+def _clips(name: str, keywords: dict[str, Any]) -> list[Any]:
+    """Return the parts that clip, from the keywords of an optimizer."""
+    not_below_zero(name, **{k: keywords[k] for k in (*_CLIPS, "decay", "lr")})
+    bounds = {k: keywords[k] for k in _CLIPS if keywords[k] is not None}
+    if "clipnorm" in bounds and "global_clipnorm" in bounds:
+        raise ValueError(
+            f"{name}: clipnorm and global_clipnorm cannot both be given, got "
+            f"{bounds['clipnorm']!r} and {bounds['global_clipnorm']!r}."
+        )
+    if keywords["gradient_transformers"] and bounds:
+        clipping = next(iter(bounds))
+        raise ValueError(f"{name}: gradient_transformers cannot be given with {clipping}.")
+    # A bound of 0 makes every update 0, as in the original; the norms' parts need one above 0.
+    return [CLIPS[k](bound) if is_present(bound) else clip(0.0) for k, bound in bounds.items()]
+
+
+def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the parts before and after the clips, from functions of pairs (gradient, path)."""
+    aggregator, transformers = keywords["gradient_aggregator"], keywords["gradient_transformers"]
+    is_list = transformers is None or isinstance(transformers, list | tuple)
+    if not (is_list and all(map(callable, transformers or ()))):
+        raise TypeError(
+            f"{name}: gradient_transformers must be a list of functions of pairs (gradient, path), "
+            f"got {shown(transformers)}."
+        )
+    if aggregator is not None and not callable(aggregator):
+        raise TypeError(
+            must_be(name, "gradient_aggregator", "a function of pairs (gradient, path)", aggregator)
+        )
+    first = [] if aggregator is None else [aggregate_pairs(aggregator)]
+    return first, [stateless(of_pairs(f)) for f in transformers or ()]
+
+
+def _rate_decayed(name: str, learning_rate: Any, decay: Any) -> Any:
+    """Return a schedule of the learning rate, a number or a schedule, over 1 + decay n."""
+    if not is_present(decay):
+        return learning_rate
+    if callable(learning_rate):
+        return product_schedule(learning_rate, inverse_time_decay(1.0, 1, decay))
+    not_below_zero(name, learning_rate=learning_rate)
+    return inverse_time_decay(learning_rate, 1, decay)
+
+
+def is_present(number: Any) -> bool:
+    """Whether a number of a factory asks for its part: a live one does, whatever it is."""
+    return is_live(number) or bool(number)
+
+
+def counting_part(learning_rate: Any) -> list[Any]:
+    """Return the part that counts `iterations`, where nothing else does; a schedule counts."""
+    return [] if callable(learning_rate) else [count_updates()]
+
+
+def epsilon_of(epsilon: Any) -> Any:
+    """Return Keras's own epsilon for None and 0, as Keras does."""
+    if is_live(epsilon):
+        return jnp.where(epsilon == 0, jnp.asarray(1e-7, epsilon.dtype), epsilon)
+    return epsilon or 1e-7
+
+
+def adam_parts(
+    beta_1: float, beta_2: float, epsilon: float, amsgrad: bool
+) -> tuple[densify, scale_by_tf_amsgrad | scale_by_tf_adam]:
+    """Return the parts of Keras's Adam before its learning rate."""
+    if amsgrad:
+        return densify(), scale_by_tf_amsgrad(beta_1, beta_2, epsilon)
+    return densify(), scale_by_tf_adam(beta_1, beta_2, epsilon)
+
+
+# --------------------------------------------------------------------------- functions of gradients
+
+
+@value
+class of_pairs(Value):
+    """Make a function of pairs a function of a tree, for `stateless`.
+
+    The function gets a list of pairs `(gradient, path)`, where Keras has `(gradient, variable)`;
+    the path is a string such as `encoder/kernel`. Gradients that are None are left out. It returns
+    pairs with the same paths, in any order, and gradients of the same shapes.
+
+    Args:
+      function: the function of pairs.
+      keyword: the argument of Keras that it is, for messages.
+    """
+
+    function: Callable[..., Any]
+    keyword: str = "gradient_transformers"
+
+    never_schedule = True
+
+    def __call__(self, updates: Updates, params: Params | None = None) -> Updates:
+        """Return the updates that the function makes.
+
+        Raises:
+          ValueError: if it returns other paths or shapes.
+          TypeError: if it does not return pairs.
+        """
+        named, treedef = flatten_with_names(updates)
+        pairs = [(g, "/".join(path)) for path, g in named]
+        answer = self.function(list(pairs))
+        title = f"{self.keyword}: {name_of(self.function)}"
+        if not isinstance(answer, list | tuple) or not all(
+            isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], str)
+            for pair in answer
+        ):
+            raise TypeError(
+                f"{title} must return a list of pairs (gradient, path), got {shown(answer)}."
+            )
+        by_path = {path: g for g, path in answer}
+        known = [path for _, path in pairs]
+        if sorted(path for _, path in answer) != sorted(known):
+            raise ValueError(
+                f"{title} must return the paths that it was given, {', '.join(known)}, got "
+                f"{', '.join(path for _, path in answer) or 'none'}."
+            )
+        for g, path in pairs:
+            if getattr(by_path[path], "shape", None) != g.shape:
+                raise ValueError(
+                    f"{title} must return a gradient of shape {g.shape} for {path}, got "
+                    f"{shown(by_path[path])}."
+                )
+        return jax.tree.unflatten(treedef, [by_path[path] for path in known])
+
+
+@transform
+class aggregate_pairs(Transform):
+    """Aggregate gradients by a function of pairs, unless the caller has done so.
+
+    The extra argument `experimental_aggregate_gradients=False` of `update` leaves the gradients as
+    they are, as that of Keras's `apply_gradients` does.
+
+    Args:
+      function: gets and returns a list of pairs `(gradient, path)`.
+
+    Raises:
+      TypeError: at update, if `experimental_aggregate_gradients` is not True or False, or the
+        function does not return pairs.
+      ValueError: at update, if it returns other paths or shapes.
+
+    Reference: `gradient_aggregator` of `tf.keras.optimizers`.
+    """
+
+    function: Callable[..., Any]
+
+    locality = "tree"
+
+    def init(self, params):
+        """Return the empty state."""
+        return EmptyState()
+
+    def update(
+        self, updates, state, params=None, *, experimental_aggregate_gradients=True, **extra
+    ):
+        """Return the updates that the function makes."""
+        state = check_state(self, state, EmptyState)
+        if not isinstance(experimental_aggregate_gradients, bool):
+            raise TypeError(
+                f"{name_of(self)}: experimental_aggregate_gradients must be True or False, got "
+                f"{shown(experimental_aggregate_gradients)}."
+            )
+        if not experimental_aggregate_gradients:
+            return updates, state
+        return of_pairs(self.function, "gradient_aggregator")(updates, params), state
+
+
+# --------------------------------------------------------------------------------------- optimizers
+
+
+def _check_momentum(name: str, momentum: Any) -> None:
     if isinstance(momentum, int | float) and not 0 <= momentum <= 1:
         raise ValueError(f"{name}: momentum must be in [0, 1], got {momentum!r}.")
 
@@ -74,7 +362,7 @@ def SGD(
 
     Reference: `tf.keras.optimizers.SGD`.
     """
-    _check_keras_momentum("SGD", momentum)
+    _check_momentum("SGD", momentum)
     parts = [descend(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum, nesterov)]
@@ -98,7 +386,7 @@ def RMSprop(
 
     Reference: `tf.keras.optimizers.RMSprop`.
     """
-    _check_keras_momentum("RMSprop", momentum)
+    _check_momentum("RMSprop", momentum)
     scale_by = scale_by_stddev if centered else scale_by_rms
     rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=is_present(momentum))
     if not is_present(momentum):
@@ -148,7 +436,7 @@ def Adam(
 ) -> chain:
     """Adam with the paper's epsilon hat: `densify`, `scale_by_tf_adam`, `scale_by_learning_rate`.
 
-    With amsgrad: `scale_by_amsgrad`, corrected after the maximum. A row-sparse gradient is
+    With amsgrad: `scale_by_tf_amsgrad`. A row-sparse gradient is
     converted to an array: every row moves.
 
     Reference: `tf.keras.optimizers.Adam`.
@@ -224,98 +512,3 @@ def Ftrl(
         beta=beta,
     )
     return chain(by_step(rule, learning_rate))
-
-
-# ------------------------------------------------------------------------- identifiers and configs
-
-_DOORS = _configs.doors_of((SGD, RMSprop, Adagrad, Adadelta, Adam, Adamax, Nadam, Ftrl))
-
-
-def get(identifier: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """Return the optimizer of a name or a config of Keras; a transform is returned as it is.
-
-    Args:
-      identifier: a name in any case, such as "adam"; a config, see `deserialize`; or a transform.
-      custom_objects: as in `deserialize`.
-
-    Raises:
-      ValueError: for anything else, None and classes included, and for an unknown name.
-    """
-    return _configs.get(_DOORS, identifier, custom_objects)
-
-
-def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Any:
-    """Return the optimizer that Keras's plain data describes.
-
-    A config with an argument or module that came with Keras 2.11 is of `compat.keras3`, any other
-    of this module. Nothing is imported.
-
-    Args:
-      config: a dict with class_name and config, as `keras.optimizers.serialize` writes it in
-        TensorFlow 2.8, Keras 2.11 to 2.15, and Keras 3.
-      custom_objects: factories of your own optimizers and schedules, by the names of their classes.
-
-    Raises:
-      KeyError: if the class_name is missing.
-      ValueError, TypeError: for an unknown class or argument, or a wrong number, with its place.
-    """
-    return _configs.deserialize(_DOORS, config, custom_objects)
-
-
-def load_optimizer(
-    path: str | os.PathLike[str],
-    params: Params,
-    *,
-    order: Sequence[str] | None = None,
-    custom_objects: dict[str, Any] | None = None,
-) -> tuple[SupportsTransform, OptState]:
-    """Return the optimizer in the file of a Keras model, and its state.
-
-        order = [v.path for v in model.trainable_variables]                              in Keras
-        tx, state = compat.keras.load_optimizer("model.keras", params, order=order)
-
-    Reads `.keras` archives and HDF5 files (`.h5`) of Keras 3, and HDF5 files of Keras 1 and 2. An
-    optimizer of `as_keras` comes as its transform, with its learning rate and Keras's options. One
-    that was saved before it took a step begins here with `init`. Nothing is imported but h5py, and
-    no code of the file is run.
-
-    Args:
-      path: the file, as `model.save(path)` writes it.
-      params: the parameters here, of the same shapes.
-      order: the parameters' paths here, in the order of the Keras model's trainable variables. By
-        default the order of the tree, in which dicts are sorted by key: `bias` before `kernel`.
-      custom_objects: as in `deserialize`.
-
-    Raises:
-      ImportError: if h5py is not installed; it is in the extra `keras`.
-      FileNotFoundError: if there is no such file.
-      TypeError: if `path` is not a path, or a part of the config has another type.
-      ValueError: if the file is of another kind or without an optimizer, or its config names an
-        unknown class or argument; and as `set_weights` for its weights.
-    """
-    return _files.loaded(lambda x: get(x, custom_objects), path, params, order, custom_objects)
-
-
-def with_arguments(tx: Any) -> dict[str, Any]:
-    """Return what `serialize` returns, but with schedules and functions as they are."""
-    return _configs.with_arguments(_DOORS, tx)
-
-
-def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:
-    """Return an optimizer as Keras's plain data.
-
-    The arguments are read off its parts: it may be what a factory of this module or of
-    `compat.keras3` has returned, or any equal transform.
-
-    Args:
-      tx: the optimizer.
-      name: the name in the config. Defaults to Keras's own for the class.
-      version: 2 for the form of TensorFlow 2.8, 3 for that of Keras 3, 2.15 for that of Keras 2.11
-        to 2.15, whose average begins with the first parameters. Defaults to the first of 2, 3 and
-        2.15 that has this optimizer.
-
-    Raises:
-      ValueError: if no optimizer of Keras has these parts; `to_config` writes any transform.
-      TypeError: if `tx` is not an optimizer.
-    """
-    return _configs.serialize(_DOORS, tx, name, version)

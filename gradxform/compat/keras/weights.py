@@ -2,45 +2,223 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.compat.keras.keras3_slots import (
-    FACTORED,
-    OPTIONAL,
-    from_keras3,
-    has_muon,
-    muon_of,
-    to_keras3,
-    unbounded_rate,
-    with_leaves,
-)
-from gradxform.compat.keras.loss_scale import own_weights, with_own_weights
-from gradxform.compat.keras.multi_optimizer import multi_of
-from gradxform.compat.keras.multi_weights import named_multi, with_multi
+from gradxform.compat.keras.holders import Multi, multi_of
+from gradxform.compat.keras.schedules import at_most_inverse_sqrt
 from gradxform.errors import did_you_mean, must_be, name_of, shown
-from gradxform.leaves import Path, is_hole, path_str, with_paths
+from gradxform.leaves import Path, is_hole, map_with_paths, path_str, with_paths
 from gradxform.run_states.learning_rate import current_learning_rate
 from gradxform.run_states.slot_names import get_slots, set_slots
 from gradxform.run_states.slot_names.words import COUNTS
+from gradxform.schedules.basic import constant_schedule
+from gradxform.transforms.factored import scale_by_factored_rms
+from gradxform.transforms.muon import scale_by_muon
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import OptState, Params, SupportsTransform
+from gradxform.types import MaskedNode, OptState, Params, SupportsTransform
+from gradxform.values import as_node
 from gradxform.wrappers.hyperparams.inject import injected
-from gradxform.wrappers.loss_scale import loss_scale
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.loss_scale import LossScaleState, loss_scale
+from gradxform.wrappers.multi_steps import MultiSteps
+from gradxform.wrappers.overwrite import overwriting_average
+from gradxform.wrappers.parts import all_parts, inner_parts
 
 _RATE = "learning_rate"
 # What `inject_hyperparams` and `step_by_schedule_free_adam` keep besides: not among its weights.
 _NOT_KERAS = ("hyperparams", "hyperparams_states", "b1")
 # The slots of optimizers that are the same in all versions of Keras.
 _OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",),), (("momentum",),)
+# In the order in which Keras makes them, before the slots of the rule.
+_OPTIONAL = ("average", "gradient_accumulator")
+# Adafactor's moments, as Keras names the arrays of a parameter and as our state has them.
+_FACTORED = ("row", "column", "velocity")
+_OURS = ("v_row", "v_col", "v")
+# What Muon's orthogonalization has of its own; it remembers nothing, because its decay is 0.
+_OF_MUON = ("mu", "ns_coeffs")
+# In Keras's order, before the weights of the optimizers inside. The first two do not mean anything
+# in a loss scale, nor does the learning rate of a `MultiOptimizer`: they stay 0.
+_OF_SCALE = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
+_OF_MULTI = ("iteration", "learning_rate")
+_Named = list[tuple[str, np.ndarray]]
 
 
-class _WeightPlace(NamedTuple):
+# --------------------------------------------------------- slots that Keras 3 keeps in another form
+
+
+def _to_keras3(caller: str, tx: Any, slots: Mapping[str, Any], params: Params) -> dict[str, Any]:
+    """Return the slots of `get_slots(..., "keras3")` as Keras 3 keeps them.
+
+    Keras counts every call, also those that only accumulate, and adds the gradients up.
+
+    Args:
+      caller: the function that the user has called, for messages.
+      tx: the optimizer.
+      slots: its slots.
+      params: the parameters.
+
+    Raises:
+      ValueError: if Adafactor factors other axes of some parameter than Keras does.
+    """
+    slots = dict(slots)
+    steps, averages = _averages_and_steps(tx)
+    if averages:
+        del slots["num_updates"]
+    if steps is not None:
+        n = slots.pop("mini_step")
+        del slots["skip_state"]
+        slots[COUNTS["keras3"]] = slots.pop("gradient_step") * steps + n
+        slots["gradient_accumulator"] = jax.tree.map(
+            lambda x: x * n.astype(x.dtype), slots.pop("acc_grads")
+        )
+    rule = _adafactor_rule_in(tx)
+    if rule is not None:
+        slots = _to_keras3_adafactor_slots(caller, rule, slots, params)
+    return {k: x for k, x in slots.items() if k not in _OF_MUON} if _has_muon(tx) else slots
+
+
+def _from_keras3(
+    tx: Any, slots: Mapping[str, Any], old: Mapping[str, Any], params: Params
+) -> dict[str, Any]:
+    """Return the slots that `set_slots(..., "keras3")` takes, of those that Keras 3 keeps.
+
+    Args:
+      tx: the optimizer.
+      slots: what `to_keras3` returned, with other values.
+      old: what `to_keras3` was given, for what Keras does not keep.
+      params: the parameters.
+    """
+    slots = dict(slots)
+    steps, averages = _averages_and_steps(tx)
+    n = jnp.asarray(slots[COUNTS["keras3"]], jnp.int32)
+    if averages:
+        slots["num_updates"] = n
+    if steps is not None:
+        done, mini = n // steps, n % steps
+        slots |= {COUNTS["keras3"]: done, "gradient_step": done, "mini_step": mini}
+        slots["acc_grads"] = jax.tree.map(
+            lambda x: x / jnp.maximum(mini, 1).astype(x.dtype), slots.pop("gradient_accumulator")
+        )
+    rule = _adafactor_rule_in(tx)
+    return slots if rule is None else _from_keras3_adafactor_slots(rule, slots, old, params)
+
+
+def _with_leaves(tree: Any, leaves: list[Any]) -> Any:
+    """Return the leaves, holes included, in the structure of a slot."""
+    treedef = jax.tree.structure(tree, is_leaf=is_hole)
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _has_muon(tx: Any) -> bool:
+    """Whether it is Keras's Muon, which has a `velocity` for some parameters only."""
+    return any(isinstance(x, scale_by_muon) and x.beta == 0 for x in all_parts(tx))
+
+
+def _muon_of(tx: Any) -> Any:
+    """Return the innermost chain that has Keras's Muon in it."""
+    inside = next(filter(_has_muon, inner_parts(tx)), None)
+    return tx if inside is None or isinstance(inside, scale_by_muon) else _muon_of(inside)
+
+
+def _unbounded_rate(schedule: Any) -> Any:
+    """Return the number or schedule that Adafactor bounds by the step; another one as it is."""
+    if not isinstance(schedule, at_most_inverse_sqrt):
+        return schedule
+    inner = schedule.schedule
+    return inner.value if isinstance(inner, constant_schedule) else inner
+
+
+# -------------------------------------------------------------------------------------- Adafactor
+
+
+def _adafactor_rule_in(tx: Any) -> scale_by_factored_rms | None:
+    return next((x for x in all_parts(tx) if isinstance(x, scale_by_factored_rms)), None)
+
+
+def _to_keras3_adafactor_slots(
+    caller: str, rule: scale_by_factored_rms, slots: dict[str, Any], params: Params
+) -> dict[str, Any]:
+    """Return slots with the means of rows and columns, and with the moment that they stand for.
+
+    Keras keeps the moment too, and scalars in the place of the means of a vector.
+    """
+    theirs = []
+    for path, p, kept in _moments(slots, _OURS, params):
+        axes = None if is_hole(kept[2]) else rule.factored_axes(jnp.shape(p))
+        if axes is None:
+            zero = np.zeros((), np.int32)
+            theirs.append(kept if is_hole(kept[2]) else (zero, zero, kept[2]))
+            continue
+        last = jnp.ndim(p) - 1
+        if set(axes) != {last, last - 1}:
+            raise ValueError(
+                f"{caller}: {path_str(path)} has shape {jnp.shape(p)}; Keras's Adafactor factors "
+                f"its last two axes, {name_of(rule)} the two largest, so that the moments of one "
+                "are not those of the other. Begin with init."
+            )
+        row, column = _adafactor_means_by_size(axes, kept[0], kept[1])
+        mean = jnp.mean(row, axis=-1, keepdims=True)
+        share = jnp.where(mean == 0, 0, row / jnp.where(mean == 0, 1, mean))
+        theirs.append((row, column, share[..., None] * column[..., None, :]))
+    return _renamed(slots, _OURS, _FACTORED, theirs)
+
+
+def _from_keras3_adafactor_slots(
+    rule: scale_by_factored_rms, slots: dict[str, Any], old: Mapping[str, Any], params: Params
+) -> dict[str, Any]:
+    """Return the slots of our state. The moment of a matrix follows from its means."""
+    ours = []
+    before = _moments(old, _OURS, params)
+    for (_, p, new), (*_, kept) in zip(_moments(slots, _FACTORED, params), before, strict=True):
+        axes = None if is_hole(kept[2]) else rule.factored_axes(jnp.shape(p))
+        if axes is None:
+            ours.append((kept[0], kept[1], new[2]))
+        else:
+            ours.append((*_adafactor_means_by_size(axes, new[0], new[1]), kept[2]))
+    return _renamed(slots, _FACTORED, _OURS, ours)
+
+
+def _adafactor_means_by_size(axes: tuple[int, int], one: Any, other: Any) -> tuple[Any, Any]:
+    """Return both means in the other library's order: ours is by the sizes of the axes."""
+    second, first = axes
+    return (one, other) if first > second else (other, one)
+
+
+def _moments(
+    slots: Mapping[str, Any], names: tuple[str, ...], params: Params
+) -> list[tuple[Path, Any, tuple[Any, ...]]]:
+    """Return the path of every parameter, the parameter, and its arrays in the slots."""
+    trees = [dict(with_paths(slots[k])) for k in names]
+    of_path = dict(with_paths(params))
+    return [(path, of_path.get(path), tuple(tree[path] for tree in trees)) for path in trees[0]]
+
+
+def _renamed(
+    slots: dict[str, Any], old: tuple[str, ...], new: tuple[str, ...], moments: list[Any]
+) -> dict[str, Any]:
+    """Return the slots with the arrays of every parameter under new names."""
+    columns = zip(*moments, strict=True) if moments else [()] * len(new)
+    made = {k: _with_leaves(slots[old[2]], list(x)) for k, x in zip(new, columns, strict=True)}
+    return {k: x for k, x in slots.items() if k not in old} | made
+
+
+def _averages_and_steps(tx: Any) -> tuple[int | None, bool]:
+    """Return how many calls make a step, if gradients accumulate, and if there is an average."""
+    parts = list(all_parts(tx))
+    periods = [part.every_k_schedule for part in parts if isinstance(part, MultiSteps)]
+    steps = [k for k in periods if isinstance(k, int)]
+    averages = any(isinstance(part, overwriting_average) for part in parts)
+    return steps[0] if len(steps) == 1 else None, averages
+
+
+# -------------------------------------------------------------------------------------------- lists
+
+
+class _Place(NamedTuple):
     """The entry at one place of the list: a scalar, or the slot of a parameter."""
 
     name: str
@@ -50,7 +228,7 @@ class _WeightPlace(NamedTuple):
         return self.name if self.path is None else f"{self.name} of {path_str(self.path)}"
 
 
-def _list_of_keras_1(weights: list[Any], places: list[_WeightPlace], params: Params) -> list[Any]:
+def _list_of_keras_1(weights: list[Any], places: list[_Place], params: Params) -> list[Any]:
     """Return a list as Keras 2 has it, of one that may be of Keras 1."""
     if len(weights) == len(places) - 1:  # without iterations
         return [np.zeros((), np.int64), *weights]
@@ -103,22 +281,22 @@ _KERAS_3 = _WeightOrder(
     scalar="product",
     scalar_is_last=True,
     has_rate=True,
-    optional=OPTIONAL,
+    optional=_OPTIONAL,
     of_rms=(("velocity",), ("momentum",), ("average_gradient",)),
     of_others=(
         (("momentum", "velocity"), ("velocity_hat",)),
         (("momentum", "norm"),),
-        (FACTORED,),
+        (_FACTORED,),
         (("accumulated_grad", "accumulated_delta_var"),),
         *(_OF_FTRL, _OF_ADAGRAD, _OF_SGD),
     ),
     read=lambda weights, places, params: weights,
-    to_keras=to_keras3,
-    from_keras=from_keras3,
+    to_keras=_to_keras3,
+    from_keras=_from_keras3,
 )
 
 
-def _weight_order_of_version(caller: str, version: int) -> _WeightOrder:
+def _order_of_version(caller: str, version: int) -> _WeightOrder:
     for keras in (_KERAS_2, _KERAS_3):
         if version == keras.number:
             return keras
@@ -162,18 +340,17 @@ def named_weights(
     params: Params,
     version: int,
     order: Sequence[str] | None = None,
-) -> list[tuple[str, np.ndarray]]:
+) -> _Named:
     """Return the weights, each with its name, such as `dense/kernel/m`; see `get_weights`."""
-    keras = _weight_order_of_version(caller, version)
+    keras = _order_of_version(caller, version)
     if keras.has_rate and isinstance(tx, loss_scale):
         inner = named_weights(caller, tx.inner, state.inner_state, params, version, order)
-        return [*own_weights(state), *inner]
+        return [*_of_scale(state), *inner]
     multi = multi_of(tx)
     if multi is not None:
-        paths = parameter_paths(caller, params, order)
-        parts = named_multi(caller, version, multi, state, params, paths, named_weights)
+        parts = _named_multi(caller, version, multi, state, params, order)
         return [x for part in parts.values() for x in part]
-    slots, places = _layout_of_weights(caller, keras, tx, state, params, order)
+    slots, places = _layout(caller, keras, tx, state, params, order)
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     weights = []
     for place in places:
@@ -218,52 +395,58 @@ def with_weights(
     order: Sequence[str] | None = None,
 ) -> OptState:
     """Return a state with these weights in place of its own; see `set_weights`."""
-    keras = _weight_order_of_version("set_weights", version)
+    keras = _order_of_version("set_weights", version)
     if keras.has_rate and isinstance(tx, loss_scale):
-        state, rest = with_own_weights(state, weights)
+        state, rest = _with_scale(state, weights)
         inner = with_weights(tx.inner, state.inner_state, params, rest, version, order)
         return state._replace(inner_state=inner)
     multi = multi_of(tx)
     if multi is not None:
-        paths = parameter_paths("set_weights", params, order)
-        old = named_multi("set_weights", version, multi, state, params, paths, named_weights)
-        return with_multi(multi, state, params, weights, paths, old, with_weights)
-    slots, places = _layout_of_weights("set_weights", keras, tx, state, params, order)
+        return _with_multi(multi, state, params, weights, version, order)
+    slots, places = _layout("set_weights", keras, tx, state, params, order)
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")
     values = keras.read(list(weights), places, params)
     if len(values) != len(places):
         raise ValueError(
             f"set_weights: got a list of {len(weights)}, expected {len(places)}: "
-            f"{_listed_weights(places)}. Was the list made by another optimizer, or by Keras "
+            f"{_listed(places)}. Was the list made by another optimizer, or by Keras "
             f"{5 - version} (version={5 - version})?"
         )
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     scalars: dict[str, Any] = {}
     for i, (place, value) in enumerate(zip(places, values, strict=True)):
         old = slots[place.name] if place.path is None else trees[place.name][place.path]
-        value = _array_of_weight(f"weights[{i}], the {place},", value)
+        value = _array(f"weights[{i}], the {place},", value)
         if jnp.shape(value) != jnp.shape(old):
             raise ValueError(
                 f"set_weights: weights[{i}], the {place}, must have shape {jnp.shape(old)}, got "
                 f"{jnp.shape(value)}. Pass order=, the paths of the parameters in the order of the "
                 "Keras model."
             )
+        if np.iscomplexobj(value) and not jnp.iscomplexobj(old):
+            raise ValueError(
+                f"set_weights: weights[{i}], the {place}, must be real, got {shown(value)}."
+            )
+        if place.name == keras.count and np.any(np.asarray(value) < 0):
+            raise ValueError(
+                f"set_weights: weights[{i}], the {place}, must be at least 0, got {shown(value)}."
+            )
         if place.path is None:
             scalars[place.name] = value
         else:
             trees[place.name][place.path] = value
     if _RATE in scalars:
-        state = _with_rate_of_weights(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
+        state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
-    new = scalars | {k: with_leaves(slots[k], list(trees[k].values())) for k in names}
+    new = scalars | {k: _with_leaves(slots[k], list(trees[k].values())) for k in names}
     new = keras.from_keras(tx, new, get_slots(tx, state, keras.style), params)
     return set_slots(tx, state, new, keras.style)
 
 
-def _layout_of_weights(
+def _layout(
     caller: str, keras: _WeightOrder, tx: Any, state: Any, params: Any, order: Sequence[str] | None
-) -> tuple[dict[str, Any], list[_WeightPlace]]:
+) -> tuple[dict[str, Any], list[_Place]]:
     """Return the slots by Keras's names, and what stands where in the list."""
     paths = parameter_paths(caller, params, order)
     slots = keras.to_keras(caller, tx, get_slots(tx, state, keras.style), params)
@@ -273,21 +456,21 @@ def _layout_of_weights(
             "use an optimizer of compat.keras, or add count_updates()."
         )
     names = [k for k in slots if k not in (keras.count, keras.scalar, *_NOT_KERAS)]
-    blocks = _blocks_of_weights(caller, keras, tx, names)
-    head, tail = [_WeightPlace(keras.count)], []
+    blocks = _blocks(caller, keras, tx, names)
+    head, tail = [_Place(keras.count)], []
     rate = _rate_among_weights(tx, state, slots) if keras.has_rate else None
     if rate is not None:
         slots = slots | {_RATE: np.asarray(rate, np.float32)}
-        head.append(_WeightPlace(_RATE))
+        head.append(_Place(_RATE))
     if keras.scalar in slots:
-        (tail if keras.scalar_is_last else head).append(_WeightPlace(keras.scalar))
+        (tail if keras.scalar_is_last else head).append(_Place(keras.scalar))
     trees = {k: dict(with_paths(slots[k])) for k in names}
     body = [
-        _WeightPlace(k, path)
+        _Place(k, path)
         for block in blocks
         for path in paths
         for k in block
-        if not (k == "velocity" and has_muon(tx) and is_hole(trees[k].get(path)))
+        if not (k == "velocity" and _has_muon(tx) and is_hole(trees[k].get(path)))
     ]
     for place in body:
         if place.path is None or is_hole(trees[place.name].get(place.path)):
@@ -298,9 +481,7 @@ def _layout_of_weights(
     return slots, [*head, *body, *tail]
 
 
-def _blocks_of_weights(
-    caller: str, keras: _WeightOrder, tx: Any, names: list[str]
-) -> list[tuple[str, ...]]:
+def _blocks(caller: str, keras: _WeightOrder, tx: Any, names: list[str]) -> list[tuple[str, ...]]:
     """Return the blocks of the optimizer that has these slots."""
     has_rms = any(name_of(x) in ("scale_by_rms", "scale_by_stddev") for x in all_parts(tx))
     optional = [(k,) for k in keras.optional if k in names]
@@ -327,11 +508,11 @@ def _rate_among_weights(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
             return hyperparams[_RATE]
         rate = getattr(part, _RATE, None)
         if isinstance(part, scale_by_learning_rate):
-            rates.append(unbounded_rate(rate))
+            rates.append(_unbounded_rate(rate))
         elif rate is not None and not callable(rate):
             rates.append(rate)
-    if has_muon(tx):  # Adam's has a factor of its own
-        rates = [part.learning_rate for part in all_parts(muon_of(tx)) if hasattr(part, _RATE)]
+    if _has_muon(tx):  # Adam's has a factor of its own
+        rates = [part.learning_rate for part in all_parts(_muon_of(tx)) if hasattr(part, _RATE)]
     return None if not rates or callable(rates[0]) else rates[0]
 
 
@@ -355,7 +536,7 @@ def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> li
     return [paths[name] for name in order]
 
 
-def _array_of_weight(where: str, x: Any) -> Any:
+def _array(where: str, x: Any) -> Any:
     """Return a weight as an array; lists of numbers, as JSON has them, become one."""
     try:
         array = x if hasattr(x, "dtype") else np.asarray(x)
@@ -366,7 +547,7 @@ def _array_of_weight(where: str, x: Any) -> Any:
     return array
 
 
-def _listed_weights(places: list[_WeightPlace]) -> str:
+def _listed(places: list[_Place]) -> str:
     """Return the order of a list in words, without the parameters' names."""
     words: dict[str, None] = {}  # a list has the same words for all its parameters
     paths = {place.path for place in places} - {None}
@@ -380,7 +561,7 @@ def _listed_weights(places: list[_WeightPlace]) -> str:
     return ", then ".join(words)
 
 
-def _with_rate_of_weights(tx: Any, state: Any, ours: float, theirs: float) -> Any:
+def _with_rate(tx: Any, state: Any, ours: float, theirs: float) -> Any:
     """Return the state with the learning rate of the list."""
     if np.float32(ours) == np.float32(theirs):
         return state
@@ -394,3 +575,124 @@ def _with_rate_of_weights(tx: Any, state: Any, ours: float, theirs: float) -> An
         f"{ours:.6g}. Make the optimizer with learning_rate={theirs:.6g}, or with "
         "inject_hyperparams, which keeps it in the state."
     )
+
+
+# ------------------------------------------------------------------------------- LossScaleOptimizer
+
+
+def _of_scale(state: LossScaleState) -> _Named:
+    """Return the weights that stand before those of the optimizer inside, by name."""
+    values = (
+        np.zeros((), np.int64),
+        np.zeros((), np.float32),
+        np.asarray(state.finite_steps, np.int32),
+        np.asarray(state.loss_scale, np.float32),
+    )
+    return list(zip(_OF_SCALE, values, strict=True))
+
+
+def _with_scale(state: LossScaleState, weights: Any) -> tuple[LossScaleState, Sequence[np.ndarray]]:
+    """Return the state with the scale and the count of a list, and the rest of the list.
+
+    Raises:
+      ValueError: if the list does not begin with the weights of `LossScaleOptimizer`.
+    """
+    is_list = isinstance(weights, Sequence) and not isinstance(weights, str | bytes)
+    n = len(_OF_SCALE)
+    if not is_list or len(weights) < n or any(map(np.ndim, weights[:n])):
+        raise ValueError(
+            f"set_weights: the weights of LossScaleOptimizer begin with {', '.join(_OF_SCALE)}, "
+            f"got {shown(weights)}. Was the list made by the optimizer inside?"
+        )
+    *_, count, scale = weights[:n]
+    state = state._replace(
+        finite_steps=jnp.asarray(count, state.finite_steps.dtype),
+        loss_scale=jnp.asarray(scale, state.loss_scale.dtype),
+    )
+    return state, weights[n:]
+
+
+# ----------------------------------------------------------------------------------- MultiOptimizer
+
+
+def _named_multi(
+    caller: str,
+    version: int,
+    multi: Multi,
+    state: Any,
+    params: Params,
+    order: Sequence[str] | None,
+) -> dict[str, _Named]:
+    """Return the weights with their names, by the label of their optimizer; "" for its own two.
+
+    Raises:
+      ValueError: unless version is 3, or if `order` is wrong.
+    """
+    if version != 3:
+        raise ValueError(f"{caller}: MultiOptimizer is of Keras 3; pass version=3.")
+    groups, counted = _core_of_state(multi, state)
+    own = (np.asarray(counted.count, np.int64), np.zeros((), np.float32))
+    weights: dict[str, _Named] = {"": list(zip(_OF_MULTI, own, strict=True))}
+    for label, tx, chosen, names in _groups(caller, multi, params, order):
+        inner_state = groups.inner_states[label].inner_state
+        weights[label] = named_weights(caller, tx, inner_state, chosen, version, names)
+        if not names:  # Keras does not build an optimizer without parameters, nor count its steps
+            rate = [x for x in weights[label] if x[0] == _OF_MULTI[1]]
+            weights[label] = [(_OF_MULTI[0], np.zeros((), np.int64)), *rate]
+    return weights
+
+
+def _with_multi(
+    multi: Multi,
+    state: Any,
+    params: Params,
+    weights: Any,
+    version: int,
+    order: Sequence[str] | None,
+) -> Any:
+    """Return the state with these weights in the place of its own.
+
+    Raises:
+      ValueError: if the list has another length, or does not begin with two scalars.
+    """
+    old = _named_multi("set_weights", version, multi, state, params, order)
+    groups, counted = _core_of_state(multi, state)
+    expected = sum(map(len, old.values()))
+    if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
+        raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")
+    if len(weights) != expected or any(map(np.ndim, weights[: len(_OF_MULTI)])):
+        parts = ", ".join(f"{len(x)} of {label!r}" for label, x in old.items() if label)
+        raise ValueError(
+            f"set_weights: got a list of {len(weights)}, expected {expected}: "
+            f"{' and '.join(_OF_MULTI)} of MultiOptimizer, which are scalars, then {parts}. Were "
+            "the keys matched with other paths?"
+        )
+    states, at = dict(groups.inner_states), len(_OF_MULTI)
+    for label, tx, chosen, names in _groups("set_weights", multi, params, order):
+        those = list(weights[at : at + len(old[label])])
+        at += len(those)
+        if names:  # else it has not taken a step
+            inner = with_weights(tx, states[label].inner_state, chosen, those, version, names)
+            states[label] = states[label]._replace(inner_state=inner)
+    groups = groups._replace(inner_states=as_node(states))
+    counted = counted._replace(count=jnp.asarray(weights[0], counted.count.dtype))
+    core = (groups, counted)
+    return core if multi.loss_scale_factor is None else (state[0], core)
+
+
+def _core_of_state(multi: Multi, state: Any) -> Any:
+    """Return the state of the partition, and that of the count."""
+    return state if multi.loss_scale_factor is None else state[1]
+
+
+def _groups(
+    caller: str, multi: Multi, params: Params, order: Sequence[str] | None
+) -> Iterator[tuple[str, Any, Params, list[str]]]:
+    """Yield every label, its optimizer, its parameters, and their paths in Keras's order."""
+    paths = parameter_paths(caller, params, order)
+    labels = {path: multi.labels_of.label(path, None) for path in paths}
+    for label, tx in multi.optimizers.items():
+        chosen = map_with_paths(
+            lambda path, p, label=label: p if labels[path] == label else MaskedNode(), params
+        )
+        yield label, tx, chosen, ["/".join(path) for path in paths if labels[path] == label]

@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradxform.compat.arguments import with_semantics
-from gradxform.compat.keras.objects import call_factory
+import jax
+
+from gradxform.compat.arguments import call_factory, with_semantics
 from gradxform.compat.returnn.names import get_optimizer_class
 from gradxform.compat.returnn.rates import cyclic_exponential_decay, returnn_rate
 from gradxform.compat.returnn.raw_gradients import (
@@ -20,6 +21,8 @@ from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import masks
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.clipping import clip, clip_by_block_norm
+from gradxform.transforms.tree_rules import live_key
+from gradxform.values.field_kinds import static_key
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.select import partition
@@ -88,7 +91,8 @@ def from_config(
 
     Reference: the `Updater` of RETURNN.
     """
-    _check_keys_of_config("config", config, _CONFIG)
+    _check_keys("config", config, _CONFIG)
+    key = static_key("from_config", "key", key)
     groups = {} if groups is None else groups
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups: must be a dict from patterns to options, got {shown(groups)}.")
@@ -97,18 +101,18 @@ def from_config(
             raise ValueError(
                 f"groups: a pattern must be a string other than {_REST!r}, got {shown(pattern)}."
             )
-        _check_keys_of_config(f"groups[{pattern!r}]", options, _GROUP)
-    tags = _tags_of_config_groups(config, groups)
+        _check_keys(f"groups[{pattern!r}]", options, _GROUP)
+    tags = _tags_of_groups(config, groups)
     if not groups:
-        tx, reads_norms = _updater_of_config(config, {}, key)
+        tx, reads_norms = _updater(config, {}, key)
     else:
         labels, transforms, reads_norms = [], {}, False
         for i, (pattern, options) in enumerate(groups.items()):
             # Every group draws noise of its own.
-            transforms[pattern], reads = _updater_of_config(config, options, (key + i + 1))
+            transforms[pattern], reads = _updater(config, options, _key_of_group(key, i))
             reads_norms |= reads
             labels.append((pattern, masks.path_matches(pattern)))
-        transforms[_REST], reads = _updater_of_config(config, {}, key)
+        transforms[_REST], reads = _updater(config, {}, key)
         tx = partition(transforms, masks.label_by(*labels, (_REST, True)))
         reads_norms |= reads
     if reads_norms:
@@ -116,7 +120,7 @@ def from_config(
     return tx if isinstance(tx, chain) else chain(tx)
 
 
-def _check_keys_of_config(where: str, options: Any, keys: tuple[str, ...]) -> None:
+def _check_keys(where: str, options: Any, keys: tuple[str, ...]) -> None:
     """Require a dict with these keys only."""
     if not isinstance(options, Mapping):
         raise TypeError(f"{where}: must be a dict of options, got {shown(options)}.")
@@ -130,7 +134,7 @@ def _check_keys_of_config(where: str, options: Any, keys: tuple[str, ...]) -> No
             )
 
 
-def _tags_of_config_groups(
+def _tags_of_groups(
     config: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[str, Any], ...]:
     """Return the tags of groups, each with the mask of its parameters."""
@@ -156,7 +160,12 @@ def _tags_of_config_groups(
     return tuple(by_tag.items())
 
 
-def _updater_of_config(
+def _key_of_group(key: Any, i: int) -> Any:
+    """Return the key of a group's noise, another for each: of a seed one of the next seeds."""
+    return key + i + 1 if isinstance(key, int) else jax.random.fold_in(live_key(key), i + 1)
+
+
+def _updater(
     config: Mapping[str, Any], group_options: Mapping[str, Any], key: int
 ) -> tuple[Any, bool]:
     """Return the optimizer of a group, and whether it needs `raw_gradient_norms` around it."""
@@ -176,29 +185,27 @@ def _updater_of_config(
         "grad_norm_to_clip_to_zero": lambda x: zero_above_raw_norm(x, tag),
     }
     parts = [
-        _part_of_config_key(name, part, options[name])
-        for name, part in makers.items()
-        if options[name]
+        _part_of_key(name, part, options[name]) for name, part in makers.items() if options[name]
     ]
     reads_norms = bool(options["gradient_clip_global_norm"] or options["grad_norm_to_clip_to_zero"])
     if parts:  # before the slices of one row are summed
         parts = list(with_semantics("raw", *parts).transforms)
-    optimizer = _optimizer_of_config(config, group_options)
+    optimizer = _optimizer(config, group_options)
     tx: Any = chain(*parts, *getattr(optimizer, "transforms", (optimizer,)))
     if k > 1:
         tx = MultiSteps(tx, k, use_grad_mean=False)
     return tx, reads_norms or k > 1
 
 
-def _part_of_config_key(name: str, part: Callable[[Any], Any], x: Any) -> Any:
+def _part_of_key(name: str, part: Callable[[Any], Any], x: Any) -> Any:
     """Return the part that a key of the config asks for."""
     return call_factory(lambda x: part(x), {"x": x}, f"config: {name}")
 
 
-def _optimizer_of_config(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
+def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
     """Return the optimizer itself, of a group's own options or else of the config."""
     momentum = config.get("momentum") or 0.0
-    default, arguments = _default_optimizer_of_config(config, momentum)
+    default, arguments = _default_optimizer(config, momentum)
     identifier = group_options.get("optimizer", config.get("optimizer"))
     if isinstance(identifier, Mapping):
         options = dict(identifier)
@@ -225,13 +232,11 @@ def _optimizer_of_config(config: Mapping[str, Any], group_options: Mapping[str, 
         arguments.setdefault("epsilon", config.get("optimizer_epsilon", 1e-16))
     if "momentum" in parameters and momentum:
         arguments.setdefault("momentum", momentum)
-    arguments["learning_rate"] = _rate_of_config(config, times)
+    arguments["learning_rate"] = _rate(config, times)
     return call_factory(factory, arguments, f"config: optimizer {default!r}")
 
 
-def _default_optimizer_of_config(
-    config: Mapping[str, Any], momentum: float
-) -> tuple[str, dict[str, Any]]:
+def _default_optimizer(config: Mapping[str, Any], momentum: float) -> tuple[str, dict[str, Any]]:
     """Return the name and the arguments of the optimizer that the config's own keys ask for."""
     for name in _DEFAULTS:
         if config.get(name):
@@ -243,7 +248,7 @@ def _default_optimizer_of_config(
     return ("momentum", {"momentum": momentum}) if momentum else ("gradientdescent", {})
 
 
-def _rate_of_config(config: Mapping[str, Any], times: Any) -> Any:
+def _rate(config: Mapping[str, Any], times: Any) -> Any:
     """Return the learning rate: a number, or a function of the number of calls."""
     if "learning_rate" not in config:
         raise ValueError("config: learning_rate is required.")

@@ -5,7 +5,7 @@ from typing import Any
 
 from gradxform.compat import keras, tf1, tf_contrib
 from gradxform.compat.returnn import classes as returnn_classes
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import cut_name, did_you_mean, shown
 
 _OWN = ("AMSGrad", "BaseCustom", "CustomAdam", "CustomGradientDescent", "GradVarianceScaled")
 _TF1 = (
@@ -43,7 +43,7 @@ _CONTRIB = (
 )
 
 
-def _registry_of_returnn_names() -> dict[str, Callable[..., Any]]:
+def _registry() -> dict[str, Callable[..., Any]]:
     """Return the factories by name in lower case; classes called `...Optimizer` have two names."""
     named: dict[str, Callable[..., Any]] = {
         "neuraloptimizer1": returnn_classes.NeuralOptimizer1,
@@ -58,7 +58,7 @@ def _registry_of_returnn_names() -> dict[str, Callable[..., Any]]:
     return named
 
 
-REGISTRY = _registry_of_returnn_names()
+REGISTRY = _registry()
 
 
 def get_optimizer_class(name: str) -> Callable[..., Any]:
@@ -78,5 +78,7 @@ def get_optimizer_class(name: str) -> Callable[..., Any]:
         raise TypeError(f"get_optimizer_class: name must be a string, got {shown(name)}.")
     if name.lower() not in REGISTRY:
         hint = did_you_mean(name.lower(), REGISTRY)
-        raise KeyError(f"get_optimizer_class: RETURNN does not have an optimizer {name!r}.{hint}")
+        raise KeyError(
+            f"get_optimizer_class: RETURNN does not have an optimizer {cut_name(name)!r}.{hint}"
+        )
     return REGISTRY[name.lower()]

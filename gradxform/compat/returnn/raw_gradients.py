@@ -29,20 +29,9 @@ from gradxform.slots import zero_count
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.together import KeptTogether, ScaledTogether
 from gradxform.transforms.tree_rules import key_or_seed, live_key
-from gradxform.types import Array, Bound, Key, NonNegative, OptState, Params, Scalar, Updates
+from gradxform.types import Array, Bound, Key, NonNegative, Updates
 from gradxform.values.field_kinds import check_mask
 from gradxform.values.fields import set_fields
-
-__all__ = [
-    "add_truncated_noise",
-    "clip_by_mean_norm",
-    "clip_by_raw_norm",
-    "raw_gradient_norms",
-    "zero_above_raw_norm",
-    "zero_non_finite",
-    "AddTruncatedNoiseState",
-    "RawGradientNormsState",
-]
 
 
 class AddTruncatedNoiseState(NamedTuple):
@@ -78,19 +67,17 @@ class add_truncated_noise(ArrayRule):
     def __init__(self, deviation: float, key: Key = None):
         set_fields(self, deviation=deviation, key=key_or_seed(self, key, None))
 
-    def init(self, params: Params) -> AddTruncatedNoiseState:
+    def init(self, params):
         """Return the key."""
         return AddTruncatedNoiseState(rng_key=live_key(self.key))
 
-    def prepare(
-        self, updates: Updates, state: AddTruncatedNoiseState, params: Params | None
-    ) -> tuple[AddTruncatedNoiseState, Scalar, PerLeaf]:
+    def prepare(self, updates, state, params):
         """Return the state with the next key, the deviation, and a key for every leaf."""
         rng_key, step_key = jax.random.split(state.rng_key)
         keys = jax.random.split(step_key, len(leaves_of(updates)))
         return state._replace(rng_key=rng_key), scalar(self.deviation), PerLeaf(list(keys))
 
-    def rule(self, g: Array, p: Array | None, deviation: Scalar, key: Array) -> Array:
+    def rule(self, g, p, deviation, key):
         """Return the update plus noise."""
         return g + deviation * jax.random.truncated_normal(key, -2, 2, g.shape, g.dtype)
 
@@ -117,13 +104,13 @@ class clip_by_mean_norm(ArrayRule):
     sees_pieces = True
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the update, scaled down if it is large."""
         mean = array_norm(g) / array_size(g)
         return g * shrinking(mean, self.max_norm)
 
 
-def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
+def _norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
     """Return the norm with the tag of a part, or else that of the updates."""
     if raw_norms is None:
         if part.tag is not None:
@@ -164,11 +151,9 @@ class clip_by_raw_norm(ScaledTogether):
     max_norm: Bound
     tag: str | None = None
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params, *, raw_norms=None):
         """Return the factor for all leaves."""
-        return state, shrinking(_raw_norm(self, updates, raw_norms), self.max_norm)
+        return state, shrinking(_norm(self, updates, raw_norms), self.max_norm)
 
 
 @transform
@@ -191,11 +176,9 @@ class zero_above_raw_norm(KeptTogether):
     max_norm: Bound
     tag: str | None = None
 
-    def prepare(
-        self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
-    ) -> tuple[EmptyState, Array]:
+    def prepare(self, updates, state, params, *, raw_norms=None):
         """Return whether the updates pass."""
-        norm = _raw_norm(self, updates, raw_norms)
+        norm = _norm(self, updates, raw_norms)
         return state, jnp.isfinite(norm) & (norm <= scalar(self.max_norm))
 
 
@@ -212,7 +195,7 @@ class zero_non_finite(ArrayRule):
     locality = "entry"
     handles_complex = True
 
-    def rule(self, g: Array, p: Array | None) -> Array:
+    def rule(self, g, p):
         """Return the update without such entries."""
         return jnp.where(jnp.isfinite(g), g, jnp.zeros_like(g))
 
@@ -232,6 +215,8 @@ class raw_gradient_norms(Transform):
     and from "" to that of all gradients; and `step`, the caller's or else the number of earlier
     calls. `clip_by_raw_norm` and `zero_above_raw_norm` read the first, `external_step` the second,
     also inside `MultiSteps`, whose inner optimizer counts its own steps.
+
+    Of its own kind: it measures gradients on their way in, and changes no step.
 
     Args:
       inner: the optimizer.
@@ -266,25 +251,17 @@ class raw_gradient_norms(Transform):
                 )
             check_mask(self, pair[1])
 
-    def init(self, params: Params) -> RawGradientNormsState:
+    def init(self, params):
         """Return a count of 0 and the inner state."""
         for _, mask in self.tags:
             masks.check_patterns(self, mask, params)
         return RawGradientNormsState(zero_count(), self.inner.init(params))
 
-    def moved(self, state: OptState, old: Params, new: Params) -> RawGradientNormsState:
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
         return state._replace(inner_state=tell_moved(self.inner, state.inner_state, old, new))
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        step: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, RawGradientNormsState]:
+    def update(self, updates, state, params=None, *, step=None, **extra):
         """Update the inner transform with the norms and the step."""
         state = check_state(self, state, RawGradientNormsState)
         step = state.count if step is None else as_step(self, "step", step)

@@ -68,7 +68,7 @@ def to_checkpoint(
     exact = exact_names("to_checkpoint", tx, variables, slots)
     arrays = {"/".join(path): np.asarray(p) for path, p in with_paths(params) if not is_hole(p)}
     name = name or default_name(tx)
-    order = _checkpoint_order("to_checkpoint", tx, slots, params)
+    order = _order("to_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     for path, p in with_paths(params):
         slots_here = [k for k in order if not is_hole(trees[k].get(path)) and not is_hole(p)]
@@ -121,10 +121,8 @@ def from_checkpoint(
     """
     check_transform("from_checkpoint", tx, "tx")
     names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    arrays = _checkpoint_arrays_by_name(arrays)
-    leaves = [
-        p if is_hole(p) else _param_in_checkpoint(arrays, path, p) for path, p in with_paths(params)
-    ]
+    arrays = _arrays_by_name(arrays)
+    leaves = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
     params = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_hole), leaves)
     # What is a copy of the parameters, such as a center, begins with those of the checkpoint.
     state = tx.init(params)
@@ -145,7 +143,7 @@ def with_variables(
     name, names = all_names("from_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
     exact = exact_names("from_checkpoint", tx, variables, slots)
-    order = _checkpoint_order("from_checkpoint", tx, slots, params)
+    order = _order("from_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     wanted = {
         path: [k for k in order if not is_hole(trees[k].get(path))]
@@ -154,28 +152,28 @@ def with_variables(
     }
     # Whoever names single variables has said which optimizer's they are.
     if not exact:
-        name = name or _optimizer_name_in_checkpoint(tx, arrays, wanted, names)
+        name = name or _optimizer_name(tx, arrays, wanted, names)
         _refuse_ambiguous_checkpoint(arrays, wanted, name, names)
     name = name or default_name(tx)
     for path, keys in wanted.items():
         for k, variable in variables_of(keys, name, names, exact):
-            trees[k][path] = _slot_in_checkpoint(arrays, path, variable, k, trees[k][path])
-    new: dict[str, Any] = {k: _with_checkpoint_leaves(slots[k], trees[k]) for k in order}
+            trees[k][path] = _slot(arrays, path, variable, k, trees[k][path])
+    new: dict[str, Any] = {k: _with_leaves(slots[k], trees[k]) for k in order}
     for k, value in slots.items():
         if k in order or isinstance(value, dict):
             continue
-        scalar = _nonslot_in_checkpoint(arrays, exact.get(k, k))
+        scalar = _nonslot(arrays, exact.get(k, k))
         if scalar is not None:
             new[k] = scalar
         elif k in _REQUIRED:
             raise ValueError(
                 f"from_checkpoint: the checkpoint lacks {exact.get(k, k)!r}, which {name_of(tx)} "
-                f"needs; it has {_listed_checkpoint(arrays)}.{did_you_mean(k, arrays)}"
+                f"needs; it has {_listed(arrays)}.{did_you_mean(k, arrays)}"
             )
     return set_slots(tx, state, new, "tf1")
 
 
-def _checkpoint_order(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:
+def _order(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:
     """Return the slots of parameters in the order in which TensorFlow makes them."""
     places = {path for path, p in with_paths(params) if not is_hole(p)}
     of_params = []
@@ -189,10 +187,10 @@ def _checkpoint_order(caller: str, tx: Any, slots: dict[str, Any], params: Any) 
                 )
             continue
         of_params.append(k)
-    return sorted(of_params, key=_rank_of_checkpoint_slot)
+    return sorted(of_params, key=_rank_of_slot)
 
 
-def _rank_of_checkpoint_slot(slot: str) -> tuple[int, int, str]:
+def _rank_of_slot(slot: str) -> tuple[int, int, str]:
     if slot == "gbar":
         return -1, 0, ""
     word, _, axis = slot.partition("_")
@@ -201,20 +199,31 @@ def _rank_of_checkpoint_slot(slot: str) -> tuple[int, int, str]:
     return 1, _ORDER.index(slot) if slot in _ORDER else len(_ORDER), slot
 
 
-def _checkpoint_arrays_by_name(arrays: Any) -> dict[str, Any]:
+def _arrays_by_name(arrays: Any) -> dict[str, Any]:
     if isinstance(arrays, str | os.PathLike):
-        arrays = _arrays_in_checkpoint_file(arrays)
+        arrays = _arrays_in_file(arrays)
     if not isinstance(arrays, Mapping):
         raise TypeError(
             "from_checkpoint: arrays must be a dict by the names of variables or the path of a "
             f".npz file, got {shown(arrays)}."
         )
-    return {str(k).removesuffix(":0"): x for k, x in arrays.items()}
+    for k in arrays:
+        if not isinstance(k, str):
+            raise TypeError(
+                "from_checkpoint: the keys of arrays must be the names of variables, such as "
+                f"'dense/kernel', got {shown(k)}."
+            )
+    return {k.removesuffix(":0"): x for k, x in arrays.items()}
 
 
-def _arrays_in_checkpoint_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _arrays_in_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arrays in a `.npz` file by name."""
     name = os.fspath(path)
+    if os.path.isdir(name):
+        raise ValueError(
+            f"from_checkpoint: {name!r} is a folder; pass the .npz file of a checkpoint, which "
+            "np.savez(path, **arrays) writes."
+        )
     if not os.path.isfile(name):
         raise FileNotFoundError(f"from_checkpoint: the file {name!r} does not exist.")
     if not zipfile.is_zipfile(name):
@@ -224,23 +233,30 @@ def _arrays_in_checkpoint_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         )
     try:
         with np.load(name) as data:
-            return dict(data)
+            arrays = dict(data)
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"from_checkpoint: {name!r} is damaged, or holds objects: {error}. Write it anew with "
             "np.savez(path, **arrays)."
         ) from None
+    for k, x in arrays.items():
+        if not isinstance(x, np.ndarray):  # a member that is not an array
+            raise ValueError(
+                f"from_checkpoint: {name!r} is not a .npz file, since {k!r} in it is not an array; "
+                "write one with np.savez(path, **arrays)."
+            )
+    return arrays
 
 
-def _param_in_checkpoint(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
+def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     variable = "/".join(path)
     if variable not in arrays:
         raise ValueError(
             f"from_checkpoint: the checkpoint lacks the variable {variable!r}; it has "
-            f"{_listed_checkpoint(arrays)}.{did_you_mean(variable, arrays)}"
+            f"{_listed(arrays)}.{did_you_mean(variable, arrays)}"
         )
+    _check_shape(variable, "the parameter", arrays[variable], p)
     x = np.asarray(arrays[variable])
-    _check_shape_in_checkpoint(variable, "the parameter", x, p)
     if not 0 < number_rank(x.dtype) <= number_rank(p.dtype):
         raise ValueError(
             f"from_checkpoint: {variable!r} has dtype {x.dtype}, the parameter {p.dtype}, which "
@@ -249,28 +265,32 @@ def _param_in_checkpoint(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     return jnp.asarray(x.astype(p.dtype))
 
 
-def _slot_in_checkpoint(
-    arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: Any
-) -> Any:
+def _slot(arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: Any) -> Any:
     full = "/".join((*path, variable))
     if full not in arrays:
         raise ValueError(
             f"from_checkpoint: the checkpoint lacks the variable {full!r}, the slot {slot!r} of "
-            f"{'/'.join(path)!r}; it has {_listed_checkpoint(arrays)}. Pass name=, the name that "
+            f"{'/'.join(path)!r}; it has {_listed(arrays)}. Pass name=, the name that "
             "the optimizer had."
         )
-    _check_shape_in_checkpoint(full, f"the slot {slot!r}", arrays[full], old)
+    _check_shape(full, f"the slot {slot!r}", arrays[full], old)
     return arrays[full]
 
 
-def _check_shape_in_checkpoint(variable: str, what: str, x: Any, like: Any) -> None:
-    if jnp.shape(x) != jnp.shape(like):
+def _check_shape(variable: str, what: str, x: Any, like: Any) -> None:
+    try:
+        shape = jnp.shape(x)
+    except (TypeError, ValueError):  # such as rows of different lengths
+        raise ValueError(
+            f"from_checkpoint: {variable!r} must be an array of numbers, got {shown(x)}."
+        ) from None
+    if shape != jnp.shape(like):
         raise ValueError(
             f"from_checkpoint: {variable!r} has shape {jnp.shape(x)}, {what} {jnp.shape(like)}."
         )
 
 
-def _nonslot_in_checkpoint(arrays: Mapping[str, Any], name: str) -> Any:
+def _nonslot(arrays: Mapping[str, Any], name: str) -> Any:
     """Return a variable that is not a slot, in whatever scope it is."""
     if name in arrays:
         return arrays[name]
@@ -278,7 +298,7 @@ def _nonslot_in_checkpoint(arrays: Mapping[str, Any], name: str) -> Any:
     return arrays[scoped[0]] if len(scoped) == 1 else None
 
 
-def _optimizer_name_in_checkpoint(
+def _optimizer_name(
     tx: Any, arrays: Mapping[str, Any], wanted: Mapping[Path, list[str]], names: Mapping[str, str]
 ) -> str:
     """Return the name of the optimizer in a checkpoint: its default, or the only one that fits."""
@@ -329,11 +349,11 @@ def _refuse_ambiguous_checkpoint(
         )
 
 
-def _with_checkpoint_leaves(tree: Any, leaves: Mapping[Path, Any]) -> Any:
+def _with_leaves(tree: Any, leaves: Mapping[Path, Any]) -> Any:
     treedef = jax.tree.structure(tree, is_leaf=is_hole)
     return jax.tree.unflatten(treedef, list(leaves.values()))
 
 
-def _listed_checkpoint(arrays: Mapping[str, Any]) -> str:
+def _listed(arrays: Mapping[str, Any]) -> str:
     names = sorted(map(repr, arrays))
     return ", ".join(names if len(names) <= 8 else [*names[:8], "..."]) or "nothing"

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ParamSpec
 
 from gradxform.compat.called_numbers import called_numbers, with_called_numbers
@@ -14,7 +14,9 @@ P = ParamSpec("P")
 Factory = Callable[P, chain]
 
 
-def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Factory[P]]:
+def remembers_names(
+    class_name: str | None = None, of_step: Collection[str] = ()
+) -> Callable[[Factory[P]], Factory[P]]:
     """Return a decorator of factories, whose optimizers then know the names that they were given.
 
     The names are kept by `variable_names`; those that a checkpoint would have anyway add no part.
@@ -22,6 +24,7 @@ def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Fac
     Args:
       class_name: the name of the original class, which a `name` of None stands for. By default
         None stands for the argument's default.
+      of_step: the numbers of which the original calls a function with the step, where it can be.
     """
 
     def decorator(factory: Factory[P]) -> Factory[P]:
@@ -31,7 +34,7 @@ def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Fac
 
         @functools.wraps(factory)
         def named(*args: P.args, **kwargs: P.kwargs) -> Any:
-            tx = with_called_numbers(factory, named, args, kwargs, signature)
+            tx = with_called_numbers(factory, named, args, kwargs, signature, of_step)
             if isinstance(tx, called_numbers):  # the call with its numbers comes back here
                 return tx
             bound = signature.bind(*args, **kwargs)

@@ -132,7 +132,7 @@ def ElasticAverage(
     Reference: `tf.contrib.opt.ElasticAverageOptimizer`.
     """
     check_transform("ElasticAverage", opt, "opt")
-    learning_rate = None if rho is not None else _rate_of_tf1_replicas("ElasticAverage", opt)
+    learning_rate = None if rho is not None else _rate("ElasticAverage", opt)
     return elastic_average(
         opt,
         axis,
@@ -229,7 +229,7 @@ def Tower(
     return tower(opt, axis, reduction="sum" if loss_reduction == "weighted_sum" else "mean")
 
 
-def _rate_of_tf1_replicas(factory: str, opt: Any) -> float:
+def _rate(factory: str, opt: Any) -> float:
     """Return the one constant learning rate in an optimizer."""
     rates = [r.learning_rate for r in all_in(opt) if isinstance(r, scale_by_learning_rate)]
     if len(rates) != 1 or not isinstance(rates[0], int | float):

@@ -282,7 +282,7 @@ def ProximalGradientDescent(
 # step, which an optimizer of this module reads.
 
 
-def _tf1_schedule_by_decay_rate(schedule: Any, formula: str):  # noqa: ANN202, the inferred type keeps the signature
+def _schedule_by_decay_rate(schedule: Any, formula: str):  # noqa: ANN202, the inferred type keeps the signature
     """Return the factory of a schedule that has a decay rate, under TensorFlow's signature."""
 
     def factory(
@@ -301,13 +301,13 @@ def _tf1_schedule_by_decay_rate(schedule: Any, formula: str):  # noqa: ANN202, t
     return factory
 
 
-exponential_decay = _tf1_schedule_by_decay_rate(
+exponential_decay = _schedule_by_decay_rate(
     _exponential_decay, "learning_rate decay_rate^(n / decay_steps)"
 )
-natural_exp_decay = _tf1_schedule_by_decay_rate(
+natural_exp_decay = _schedule_by_decay_rate(
     _natural_exp_decay, "learning_rate exp(-decay_rate n / decay_steps)"
 )
-inverse_time_decay = _tf1_schedule_by_decay_rate(
+inverse_time_decay = _schedule_by_decay_rate(
     _inverse_time_decay, "learning_rate / (1 + decay_rate n / decay_steps)"
 )
 

@@ -55,7 +55,7 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
     ) -> chain:
         base = Base(*args, **kwargs)
         mask = mask_of_names(factory, "decay_var_list", decay_var_list)
-        weight_decay = number_or_called(weight_decay)
+        weight_decay = number_or_called(weight_decay, or_schedule=False)
         decay = decoupled_weight_decay(base, weight_decay, mask, decay_first=True)
         if Base is tf1.GradientDescent:
             return chain(only_dense(decay), only_rows(base))

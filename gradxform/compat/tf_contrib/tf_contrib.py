@@ -99,9 +99,7 @@ def AdamGS(
 
     Reference: `tf.contrib.opt.AdamGSOptimizer`.
     """
-    return chain(
-        densify(), *_contrib_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon)
-    )
+    return chain(densify(), *_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon))
 
 
 @remembers_names()
@@ -138,10 +136,10 @@ def LazyAdamGS(
 
     Reference: `tf.contrib.opt.LazyAdamGSOptimizer`.
     """
-    return chain(*_contrib_adam_gs("LazyAdamGS", global_step, learning_rate, beta1, beta2, epsilon))
+    return chain(*_adam_gs("LazyAdamGS", global_step, learning_rate, beta1, beta2, epsilon))
 
 
-def _contrib_adam_gs(
+def _adam_gs(
     factory: str,
     global_step: Any,
     learning_rate: ScalarOrSchedule,
@@ -153,9 +151,7 @@ def _contrib_adam_gs(
     return at_global_step(factory, rule, global_step), descend(learning_rate)
 
 
-def _contrib_weight_decay(
-    factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None
-) -> Any:
+def _weight_decay(factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None) -> Any:
     """Return the part that subtracts weight_decay p, not scaled by the learning rate."""
     mask = mask_of_names(factory, "decay_var_list", decay_var_list)
     return by_step(add_decayed_weights(weight_decay, mask, flip_sign=True), weight_decay)
@@ -182,7 +178,7 @@ def AdamW(
     Reference: `tf.contrib.opt.AdamWOptimizer`.
     """
     adam = Adam(learning_rate, beta1, beta2, epsilon)
-    decay = chain(set_to_zero(), _contrib_weight_decay("AdamW", weight_decay, decay_var_list))
+    decay = chain(set_to_zero(), _weight_decay("AdamW", weight_decay, decay_var_list))
     return chain(sum_of(adam, decay))
 
 
@@ -204,7 +200,7 @@ def MomentumW(
 
     Reference: `tf.contrib.opt.MomentumWOptimizer`.
     """
-    decay = _contrib_weight_decay("MomentumW", weight_decay, decay_var_list)
+    decay = _weight_decay("MomentumW", weight_decay, decay_var_list)
     return chain(trace(momentum, use_nesterov), descend(learning_rate), decay)
 
 
@@ -315,7 +311,7 @@ def RegAdagrad(
     return chain(scale_by_rss(initial_accumulator_value, 0.0), descend(learning_rate))
 
 
-@remembers_names()
+@remembers_names(of_step=("learning_rate",))
 def Shampoo(
     global_step: Fixed = 0,
     max_matrix_size: Size = 768,

@@ -42,17 +42,10 @@ from gradxform.types import (
     Updates,
 )
 
-__all__ = [
-    "agn",
-    "elastic_average",
-    "AgnState",
-    "ElasticAverageState",
-]
-
 ORDERS = ("simultaneous", "sequential")
 
 
-def _check_order_of_elastic(part: Any) -> None:
+def _check_order(part: Any) -> None:
     """Require what changes the bytes of an exchange not to meet an order that gathers all."""
     for name in ("inner_axes", "wire_dtype", "compress"):
         if part.order == "sequential" and getattr(part, name):
@@ -62,7 +55,7 @@ def _check_order_of_elastic(part: Any) -> None:
             )
 
 
-def _gather_elastic_replicas(tree: PyTree, axis: Axes) -> PyTree:
+def _gather_replicas(tree: PyTree, axis: Axes) -> PyTree:
     """Return the trees of all replicas, stacked along a new leading axis."""
 
     def gather(x: Array) -> Array:
@@ -72,22 +65,22 @@ def _gather_elastic_replicas(tree: PyTree, axis: Axes) -> PyTree:
     return jax.tree.map(gather, tree)
 
 
-def _elastic_add_scaled(a: Array, b: Array, factor: Scalar) -> Array:
+def _add_scaled(a: Array, b: Array, factor: Scalar) -> Array:
     """Return a + factor b in the dtype of `a`, formed in float32 or wider."""
     wide = widen(a)
     return cast(wide + jnp.asarray(factor, wide.dtype) * cast(b, wide.dtype), a.dtype)
 
 
-def _elastic_tree_add_scaled(a: PyTree, b: PyTree, factor: Scalar) -> PyTree:
-    return jax.tree.map(lambda x, y: _elastic_add_scaled(x, y, factor), a, b)
+def _tree_add_scaled(a: PyTree, b: PyTree, factor: Scalar) -> PyTree:
+    return jax.tree.map(lambda x, y: _add_scaled(x, y, factor), a, b)
 
 
-def _elastic_pull(g: Array, v: Array, center: Array, rho: Scalar) -> Array:
+def _pull(g: Array, v: Array, center: Array, rho: Scalar) -> Array:
     """Return the gradient plus rho times the distance from the center, in the dtype of `g`."""
-    return _elastic_add_scaled(g, difference_from_center(v, center), rho)
+    return _add_scaled(g, difference_from_center(v, center), rho)
 
 
-def _own_part_of_elastic(tree: PyTree, axis: Axes) -> PyTree:
+def _own_part(tree: PyTree, axis: Axes) -> PyTree:
     """Return this replica's part of a tree that is stacked along an axis of replicas."""
     index = lax.axis_index(axis_names(axis))
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, index, 0, False), tree)
@@ -167,14 +160,14 @@ class elastic_average(Exchanging):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "order", ORDERS)
-        _check_order_of_elastic(self)
+        _check_order(self)
         if self.rho is None and self.learning_rate is None:
             raise ValueError(
                 f"{name_of(self)}: rho must be given, or learning_rate for the default, "
                 "rho = moving_rate / learning_rate. rho=0 is the paper's rule."
             )
 
-    def init(self, params: Params) -> ElasticAverageState:
+    def init(self, params):
         """Return the inner state, counts of 0 and the parameters as the center."""
         return ElasticAverageState(
             self.inner.init(params),
@@ -206,7 +199,7 @@ class elastic_average(Exchanging):
         ps = align(self, updates, treedef, params, "the parameters have").leaves
         what = "the state's local_center has"
         centers = align(self, updates, treedef, state.local_center, what).leaves
-        pulled = engine.map_rows(_elastic_pull, [gs, ps, centers], rho)
+        pulled = engine.map_rows(_pull, [gs, ps, centers], rho)
         return jax.tree.unflatten(treedef, pulled)
 
     def exchange(
@@ -227,9 +220,9 @@ class elastic_average(Exchanging):
             distances = jax.tree.map(difference_from_center, params, local_center)
             mean, feedback = self.mean_difference(params, state.center, state.feedback, meeting)
             count = jnp.asarray(meeting.count(self.axis), jnp.float32)
-            center = _elastic_tree_add_scaled(state.center, mean, rate * count)
+            center = _tree_add_scaled(state.center, mean, rate * count)
             state = state._replace(feedback=feedback)
-        return _elastic_tree_add_scaled(params, distances, -rate), state._replace(
+        return _tree_add_scaled(params, distances, -rate), state._replace(
             global_step=state.global_step + size_of(self.axis),
             center=center,
             local_center=local_center,
@@ -239,11 +232,11 @@ class elastic_average(Exchanging):
         """Return the center that this replica sees in its turn, and the center after all turns."""
 
         def turn(c: PyTree, v: PyTree) -> tuple[PyTree, PyTree]:
-            return _elastic_tree_add_scaled(c, jax.tree.map(difference_from_center, v, c), rate), c
+            return _tree_add_scaled(c, jax.tree.map(difference_from_center, v, c), rate), c
 
         start = as_varying(center, self.axis)
-        last, before_turns = lax.scan(turn, start, _gather_elastic_replicas(params, self.axis))
-        return _own_part_of_elastic(before_turns, self.axis), last
+        last, before_turns = lax.scan(turn, start, _gather_replicas(params, self.axis))
+        return _own_part(before_turns, self.axis), last
 
 
 class AgnState(NamedTuple):
@@ -312,9 +305,9 @@ class agn(Exchanging):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "order", ("mean", "sequential"))
-        _check_order_of_elastic(self)
+        _check_order(self)
 
-    def init(self, params: Params) -> AgnState:
+    def init(self, params):
         """Return the inner states, counts of 0, the parameters as the center, and sums of 0."""
         return AgnState(
             self.inner.init(params),
@@ -335,7 +328,7 @@ class agn(Exchanging):
         engine.refuse_rows(self, updates, "adds gradients up in arrays")
         treedef = jax.tree.structure(updates)
         accs = align_slot(self, updates, treedef, state, "acc")
-        sums = engine.map_rows(_elastic_add_scaled, [accs.leaves, jax.tree.leaves(updates)], 1.0)
+        sums = engine.map_rows(_add_scaled, [accs.leaves, jax.tree.leaves(updates)], 1.0)
         return state._replace(acc=accs.rebuilt(sums))
 
     def exchange(
@@ -348,7 +341,7 @@ class agn(Exchanging):
         def step(carry: tuple[PyTree, Any], g: PyTree) -> tuple[tuple[PyTree, Any], PyTree]:
             center, inner = carry
             u, inner = call_update(
-                self.inner, g, _elastic_state_with_counts(inner, state.inner), center, extra
+                self.inner, g, _state_with_counts(inner, state.inner), center, extra
             )
             center = apply_updates(center, u)
             return (center, inner), center
@@ -357,11 +350,9 @@ class agn(Exchanging):
         if self.order == "sequential":
             meeting.require_all(self)
             outgoing = [cast(x, dtype) for x, dtype in zip(sums, meeting.dtypes, strict=True)]
-            every = jax.tree.map(
-                widen, _gather_elastic_replicas(treedef.unflatten(outgoing), self.axis)
-            )
+            every = jax.tree.map(widen, _gather_replicas(treedef.unflatten(outgoing), self.axis))
             (center, inner), after_turns = lax.scan(step, start, every)
-            params_after = _own_part_of_elastic(after_turns, self.axis)
+            params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)
         else:
             how = {"ok": meeting.contributes, "divisor": meeting.divisor(self.axis)}
@@ -373,7 +364,7 @@ class agn(Exchanging):
             steps, state = 1, state._replace(feedback=feedback)
         new_params = jax.tree.map(lambda c, p: cast(c, p.dtype), params_after, params)
         return new_params, state._replace(
-            inner=_elastic_state_with_counts(state.inner, inner),
+            inner=_state_with_counts(state.inner, inner),
             global_step=state.global_step + steps,
             center=center,
             center_inner=inner,
@@ -381,17 +372,15 @@ class agn(Exchanging):
         )
 
 
-def _elastic_state_with_counts(state: Any, other: Any) -> Any:
+def _state_with_counts(state: Any, other: Any) -> Any:
     """Return `state` with every `count` in its NamedTuples copied from `other`."""
     if isinstance(state, dict):
-        return type(state)((k, _elastic_state_with_counts(v, other[k])) for k, v in state.items())
+        return type(state)((k, _state_with_counts(v, other[k])) for k, v in state.items())
     names = getattr(state, "_fields", None)
     if names is not None:
         pairs = zip(names, state, other, strict=True)
-        fields = {k: b if k == "count" else _elastic_state_with_counts(a, b) for k, a, b in pairs}
+        fields = {k: b if k == "count" else _state_with_counts(a, b) for k, a, b in pairs}
         return type(state)(**fields)
     if isinstance(state, tuple | list):
-        return type(state)(
-            _elastic_state_with_counts(a, b) for a, b in zip(state, other, strict=True)
-        )
+        return type(state)(_state_with_counts(a, b) for a, b in zip(state, other, strict=True))
     return state

@@ -80,6 +80,8 @@ class Exchanging(Transform, abc.ABC):
 
     Its state is a NamedTuple with the fields `inner`, `schedule_step` and `global_step` (the last
     two annotated `Everywhere`), and any others that the exchange needs.
+
+    Of its own kind: parameters or states are exchanged between steps, with devices.
     """
 
     inner: Any
@@ -226,7 +228,7 @@ class Exchanging(Transform, abc.ABC):
                 news, olds = (
                     align(self, u, treedef, x, _HAVE).leaves for x in (new_params, params)
                 )
-                differences = [_exchange_update(*leaf) for leaf in zip(news, olds, us, strict=True)]
+                differences = [_update(*leaf) for leaf in zip(news, olds, us, strict=True)]
                 return jax.tree.unflatten(treedef, differences), state
 
             return change_updates
@@ -347,7 +349,7 @@ class Exchanging(Transform, abc.ABC):
             # Copies must not lose what is less than a rounding of narrow parameters.
             dtypes = [p.dtype for p in jax.tree.leaves(old)]
             with remembering_shards():
-                precise = jax.tree.map(_widen_for_averaging_exchange, old) if tells_inner else old
+                precise = jax.tree.map(_widen, old) if tells_inner else old
                 return moved(u, old, precise, change(precise, state, dtypes=dtypes))
 
         def moved(u: Updates, old: Params, precise: Params, changed: Any) -> tuple[Params, Any]:
@@ -391,7 +393,7 @@ def difference_from_center(p: Array, center: Array) -> Array:
     return wide - cast(center, wide.dtype)
 
 
-def _exchange_update(new: Array, p: Array, u: Array) -> Array:
+def _update(new: Array, p: Array, u: Array) -> Array:
     """Return `new - p`, in the dtype of the update that it replaces."""
     dtype = at_least_float32(promote(new.dtype, p.dtype))
     return cast(cast(new, dtype) - cast(p, dtype), u.dtype)
@@ -402,6 +404,6 @@ def is_multiple(step: Array, period: int) -> Array:
     return step % period == 0
 
 
-def _widen_for_averaging_exchange(x: Array) -> Array:
+def _widen(x: Array) -> Array:
     """Return a floating array in float32 or wider, and any other array as it is."""
     return whole_in(x, at_least_float32(x.dtype)) if jnp.issubdtype(x.dtype, jnp.inexact) else x

@@ -26,11 +26,6 @@ from gradxform.types import (
     Slot,
 )
 
-__all__ = [
-    "model_average",
-    "ModelAverageState",
-]
-
 
 class ModelAverageState(NamedTuple):
     """State of `model_average`. Per replica, except for the counts."""
@@ -104,7 +99,7 @@ class model_average(Exchanging):
         """Whether the copies are averaged too, as floating arrays of the inner state."""
         return self.average_state
 
-    def init(self, params: Params) -> ModelAverageState:
+    def init(self, params):
         """Return the inner state, counts of 0 and the parameters as the last average."""
         return ModelAverageState(
             self.inner.init(params),

@@ -36,11 +36,6 @@ from gradxform.types import (
     UnitInterval,
 )
 
-__all__ = [
-    "outer",
-    "OuterState",
-]
-
 
 class OuterState(NamedTuple):
     """State of `outer`. Per replica, except for the counts."""
@@ -206,7 +201,7 @@ class outer(Exchanging):
         ]
         return Fragments(leaves, self.fragments, locality_of(self.outer_optimizer))
 
-    def init(self, params: Params) -> OuterState:
+    def init(self, params):
         """Return the states, counts of 0 and the parameters as the anchor."""
         check_bound(self, self._shared_by)
         pieces = self._pieces(params)
@@ -292,7 +287,7 @@ class outer(Exchanging):
             lambda old, new: old if new is None else new,
             state.pending,
             differences,
-            is_leaf=_is_none_in_outer,
+            is_leaf=_is_none,
         )
         return params, state._replace(pending=waits)
 
@@ -302,7 +297,7 @@ class outer(Exchanging):
         """Return parameters and state after the outer step of a fragment that was exchanged."""
         some = pieces.split(state.anchor, fragment)
         differences = jax.tree.map(
-            lambda x, d: None if x is None else d, some, state.pending, is_leaf=_is_none_in_outer
+            lambda x, d: None if x is None else d, some, state.pending, is_leaf=_is_none
         )
         return self._outer_step(pieces, fragment, differences, params, state)
 
@@ -350,5 +345,5 @@ class outer(Exchanging):
         return blend * cast(v, x.dtype) + (1 - blend) * x
 
 
-def _is_none_in_outer(x: Any) -> bool:
+def _is_none(x: Any) -> bool:
     return x is None

@@ -14,11 +14,6 @@ from gradxform.types import Array, NonNegativeInt, OptState, Params, Updates
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.update_when import update_when
 
-__all__ = [
-    "drop_stale",
-    "DropStaleState",
-]
-
 
 class DropStaleState(NamedTuple):
     """State of `drop_stale`. All of it is per replica where replicas differ in `grad_step`."""
@@ -72,19 +67,11 @@ class drop_stale(Guard):
         """Return the others than its own."""
         return {name: x for name, x in extra.items() if name != "grad_step"}
 
-    def init(self, params: Params) -> DropStaleState:
+    def init(self, params):
         """Return the inner state and counts of 0."""
         return DropStaleState(self.inner.init(params), zero_count(), zero_count())
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        grad_step: Any,
-        **extra: Any,
-    ) -> tuple[Updates, DropStaleState]:
+    def update(self, updates, state, params=None, *, grad_step, **extra):
         """Return the inner updates for a fresh gradient, and zeros for a stale one."""
         check_state(self, state, DropStaleState)
         updates = merged_rows(updates)

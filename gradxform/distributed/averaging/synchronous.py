@@ -9,7 +9,15 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import transform
-from gradxform.distributed.averaging.tower import Synchronous, as_varying_like, slices_of_replicas
+from gradxform.distributed.averaging.tower import (
+    Synchronous,
+    as_varying_like,
+    checked_weight,
+    left_to_inner_weight,
+    share_of_weight,
+    slices_of_replicas,
+    weighed,
+)
 from gradxform.distributed.wire.axis import (
     as_varying,
     axis_names,
@@ -31,7 +39,7 @@ from gradxform.leaves import (
 )
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
-from gradxform.numerics import as_flag, as_step, cast, safe_increment
+from gradxform.numerics import as_flag, as_step, cast, safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -39,19 +47,11 @@ from gradxform.types import (
     DType,
     Everywhere,
     NonNegativeInt,
-    OptState,
-    Params,
     PositiveInt,
     Slot,
-    Updates,
 )
 from gradxform.wrappers.agree import agreed_flags
 from gradxform.wrappers.update_when import update_when
-
-__all__ = [
-    "sync_replicas",
-    "SyncReplicasState",
-]
 
 
 class SyncReplicasState(NamedTuple):
@@ -63,6 +63,7 @@ class SyncReplicasState(NamedTuple):
     count: Everywhere  # int32 scalar; contributions in the accumulator
     acc: Slot  # at least float32; the sum of the contributions since the last step
     feedback: Any = None  # with `compress`: what is still to be sent, per replica; or None
+    weight: Everywhere = None  # with `weighted`: the sum of the weights in the accumulator; or None
 
 
 @transform
@@ -93,6 +94,13 @@ class sync_replicas(Synchronous):
     call without a step are dropped. They are refused if `replicas_to_aggregate` is more than the
     number of replicas.
 
+    With `weighted`, each update takes a `weight` w_i, such as the examples in this replica's batch:
+
+        A <- A + sum_i ok_i w_i g_i;  W <- W + sum_i ok_i w_i;  u = inner(A / W)
+
+    A contribution of weight 0 counts for n, but not for A, even if it is NaN. If W is 0, so is the
+    mean. Row-sparse gradients do not have weights.
+
     Args:
       inner: the optimizer, ours or Optax's.
       axis: the name of the axis of replicas, or several.
@@ -103,9 +111,11 @@ class sync_replicas(Synchronous):
       wire_dtype: as for `tower`. Keyword-only.
       compress: as for `tower`. A replica that does not contribute keeps what it still has to send.
         Keyword-only.
+      weighted: whether updates take the weight of each replica's gradient. Keyword-only.
 
     Raises:
       ValueError: as for `tower`.
+      TypeError: at update, if `weight` is missing with `weighted`, or given without it.
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
       NameError: at update, where the axis is not bound.
 
@@ -121,6 +131,7 @@ class sync_replicas(Synchronous):
     reduction: Choice = field(default="mean", kw_only=True)
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
+    weighted: bool = field(default=False, kw_only=True)
 
     step_fields = ("global_step",)  # its count is of contributions
 
@@ -128,7 +139,7 @@ class sync_replicas(Synchronous):
         super().__post_init__()
         require_one_of(self, "count", ("all", "first_r"))
 
-    def init(self, params: Params) -> SyncReplicasState:
+    def init(self, params):
         """Return the inner state, counts of 0 and an empty accumulator."""
         return SyncReplicasState(
             self.inner.init(params),
@@ -137,19 +148,21 @@ class sync_replicas(Synchronous):
             zero_count(),
             zeros_like(params),
             first_feedback(self, params, self.axis),
+            scalar(0.0) if self.weighted else None,
         )
 
     def update(
         self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
+        updates,
+        state,
+        params=None,
         *,
-        contribute: Any = True,
-        grad_step: Any = None,
-        arrival: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, SyncReplicasState]:
+        contribute=True,
+        grad_step=None,
+        arrival=None,
+        weight=None,
+        **extra,
+    ):
         """Return the updates if a step is taken, and zeros otherwise.
 
         Args:
@@ -160,9 +173,14 @@ class sync_replicas(Synchronous):
           grad_step: the `global_step` when its gradient was begun, an integer scalar. Defaults to
             the current one.
           arrival: when the gradient arrived, any scalar; NaN is last. Required if count="first_r".
+          weight: the weight of this replica's gradient, a real scalar of at least 0. Required if
+            weighted, and else an error.
           **extra: extra arguments of the inner transform.
         """
-        check_state(self, state, SyncReplicasState)
+        state = check_state(self, state, SyncReplicasState)
+        if not self.weighted:
+            weight, extra = left_to_inner_weight(self.inner, weight, extra)
+        self._check_weight(state, weight)
         check_bound(self, self.axis)
         require_local(self, updates, self.axis)
         n = size_of(self.axis)
@@ -173,29 +191,45 @@ class sync_replicas(Synchronous):
         (ready,) = agreed_flags(self.inner, (total >= needed,), updates, state.inner, params, extra)
 
         leaves, treedef = flatten_updates(updates)
+        if self.weighted and has_rows(updates):
+            engine.refuse_rows(self, updates, "is weighted")
         if needed > n and has_rows(updates):
             engine.refuse_rows(self, updates, f"gathers {needed} contributions of {n} replicas")
         if params is not None:
             align_params(self, updates, treedef, params)
         accs = align_slot(self, updates, treedef, state, "acc")
         check_shapes(self, updates, accs.leaves, "the state's acc has")
+        total_weight, sending, by = None, ok, n
+        if weight is not None:
+            weight = checked_weight(self, weight)
+            sending = ok & (weight > 0)
+            weight = jnp.where(ok, weight, 0)
+            by = lax.psum(as_varying(weight, self.axis), axis_names(self.axis))
+            total_weight = state.weight + by
+            share = share_of_weight(weight, self.axis)
+            leaves = [weighed(g, share, sending) for g in leaves]
         dense = [None if isinstance(g, RowSparse) else g for g in leaves]
         dtypes = [dtype_of(g) for g in leaves]
         # Means travel, not sums, which may be too large for a gradient of few bits.
-        by = jnp.maximum(contributions, 1) if isinstance(self.compress, powersgd) else n
+        divisor = 1
+        if weight is None:
+            if isinstance(self.compress, powersgd):
+                by = jnp.maximum(contributions, 1)
+            divisor = by
         means, feedback = summed_with_feedback(
-            self, updates, dense, dtypes, state.feedback, ok=ok, divisor=by
+            self, updates, dense, dtypes, state.feedback, ok=sending, divisor=divisor
         )
+        over = jnp.maximum(total, 1) if total_weight is None else _weight_or_one(total_weight)
         rows = zip(leaves, accs.leaves, means, strict=True)
-        pairs = [self._accumulate(g, acc, x, by, ok, total) for g, acc, x in rows]
+        pairs = [self._accumulate(g, acc, x, by, ok, over) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
         grads = as_varying_like(grads, (state.inner, params), self.axis)
         out, inner = update_when(self, self.inner, ready, grads, state.inner, params, extra)
         out = [
-            _synchronous_update_or_zero(ready, u, dtype_of(g))
+            _update_or_zero(ready, u, dtype_of(g))
             for u, g in zip(treedef.flatten_up_to(out), leaves, strict=True)
         ]
-        new_accs = engine.map_rows(_synchronous_acc_or_zero, [[acc for acc, _ in pairs]], ready)
+        new_accs = engine.map_rows(_acc_or_zero, [[acc for acc, _ in pairs]], ready)
         return jax.tree.unflatten(treedef, out), SyncReplicasState(
             inner=inner,
             global_step=jnp.where(ready, safe_increment(state.global_step), state.global_step),
@@ -203,7 +237,23 @@ class sync_replicas(Synchronous):
             count=jnp.where(ready, 0, total),
             acc=as_varying_like(accs.rebuilt(new_accs), state.acc, self.axis),
             feedback=feedback,
+            weight=None if total_weight is None else jnp.where(ready, 0, total_weight),
         )
+
+    def _check_weight(self, state: SyncReplicasState, weight: Any) -> None:
+        """Require a weight where the transform and its state have weights, and only there."""
+        if (weight is not None) != self.weighted:
+            how = "needs" if self.weighted else "does not take"
+            raise TypeError(
+                f"{name_of(self)}: {how} the extra argument 'weight', since weighted="
+                f"{self.weighted}. With weighted=True, call update(updates, state, params, "
+                "weight=...) at each step."
+            )
+        if (state.weight is not None) != self.weighted:
+            raise ValueError(
+                f"{name_of(self)}: the state was made with weighted={not self.weighted}; call the "
+                "init of this transform, or migrate_state."
+            )
 
     def _counts(
         self, state: SyncReplicasState, needed: int, contribute: Any, grad_step: Any, arrival: Any
@@ -218,7 +268,7 @@ class sync_replicas(Synchronous):
         return ok
 
     def _accumulate(
-        self, g: Any, acc: Array, mean: Any, by: Any, ok: Array, total: Array
+        self, g: Any, acc: Array, mean: Any, by: Any, ok: Array, over: Array
     ) -> tuple[Array, Any]:
         """Return the accumulator of a leaf with the new contributions, and its gradient."""
         if isinstance(g, RowSparse):
@@ -226,7 +276,7 @@ class sync_replicas(Synchronous):
         acc = acc + cast(mean, acc.dtype) * jnp.asarray(by, acc.dtype)
         if self.reduction == "sum":
             return acc, acc
-        return acc, acc / jnp.maximum(total, 1).astype(acc.dtype)
+        return acc, acc / over.astype(jnp.finfo(acc.dtype).dtype)
 
     def _sum(self, x: Array) -> Array:
         return lax.psum(as_varying(x, self.axis), axis_names(self.axis))
@@ -261,11 +311,15 @@ class sync_replicas(Synchronous):
         return total.with_values(cast(mean, total.dtype))
 
 
-def _synchronous_update_or_zero(keep: Array, u: Any, dtype: Any) -> Any:
+def _weight_or_one(total: Array) -> Array:
+    return jnp.where(total > 0, total, 1)
+
+
+def _update_or_zero(keep: Array, u: Any, dtype: Any) -> Any:
     if isinstance(u, RowSparse):
-        return u.with_values(_synchronous_update_or_zero(keep, u.values, dtype))
+        return u.with_values(_update_or_zero(keep, u.values, dtype))
     return cast(jnp.where(keep, u, jnp.zeros_like(u)), dtype)
 
 
-def _synchronous_acc_or_zero(x: Array, empty: Array) -> Array:
+def _acc_or_zero(x: Array, empty: Array) -> Array:
     return jnp.where(empty, jnp.zeros_like(x), x)

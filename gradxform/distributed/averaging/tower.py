@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform._jax.versions import is_tracer
+from gradxform.base import Transform, call_update, check_transform, extra_names, transform
 from gradxform.distributed.wire import narrow
 from gradxform.distributed.wire.axis import (
     Axes,
     as_varying,
+    axes_argument,
     axis_names,
     check_axis_name,
     check_bound,
@@ -22,11 +25,11 @@ from gradxform.distributed.wire.axis import (
     widen,
 )
 from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed_with_feedback
-from gradxform.errors import must_be, name_of, require_one_of
+from gradxform.errors import must_be, name_of, require_choice, require_one_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
-from gradxform.numerics import cast
+from gradxform.numerics import as_number, cast
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, Choice, DType, OptState, Params, PyTree, Updates
 
@@ -48,14 +51,20 @@ def scale_loss(loss: Array, axis: Axes, reduction: str = "mean") -> Array:
       loss: this replica's loss.
       axis: the name of the axis, or several.
       reduction: "mean" divides, "sum" does not.
+
+    Raises:
+      TypeError, ValueError: if `axis` or `reduction` is something else.
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"scale_loss: reduction must be 'mean' or 'sum', got {reduction!r}.")
-    return loss / size_of(axis) if reduction == "mean" else loss
+    require_choice("scale_loss", "reduction", reduction, REDUCTIONS)
+    names = axes_argument("scale_loss", "axis", axis)
+    return loss / size_of(names) if reduction == "mean" else loss
 
 
 class Synchronous(Transform, abc.ABC):
-    """A wrapper under which all replicas take the same steps."""
+    """A wrapper under which all replicas take the same steps.
+
+    Of its own kind: it exchanges gradients with devices before the inner step.
+    """
 
     inner: Any
     axis: Any  # a name, or a tuple of names
@@ -97,7 +106,14 @@ class TowerState(NamedTuple):
 class tower(Synchronous):
     """Step on the mean (or sum) of all replicas' gradients: plain data parallelism.
 
-    Update rule: u = inner((1/N) sum_j g_j), or inner(sum_j g_j).
+    Update rule: u = inner((1/N) sum_j g_j), or inner(sum_j g_j). With the extra argument `weight`
+    of an update, a number w_j of each replica such as the examples in its batch:
+
+        u = inner(sum_j w_j g_j / sum_j w_j)            (reduction "sum": inner(sum_j w_j g_j))
+
+    A replica of weight 0 does not count, even if its gradient is NaN. If all weights are 0, the
+    mean is 0. A part inside that takes a `weight`, as `accumulate(..., "weighted")` does, gets it
+    instead, and the mean over replicas is the plain one.
 
     All replicas take the same step, so their parameters and states stay equal. Gradients are summed
     in float32 or wider. Row-sparse gradients are concatenated: only their rows are communicated.
@@ -140,23 +156,25 @@ class tower(Synchronous):
                 f"reduced={self.reduced!r} does not; leave it out, and see local_view."
             )
 
-    def init(self, params: Params) -> TowerState:
+    def init(self, params):
         """Return the inner state, and nothing that is still to be sent."""
         return TowerState(self.inner.init(params), first_feedback(self, params, self.axis))
 
     def update(
         self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
+        updates,
+        state,
+        params=None,
         *,
-        experimental_aggregate_gradients: bool = True,
-        **extra: Any,
-    ) -> tuple[Updates, TowerState]:
+        experimental_aggregate_gradients=True,
+        weight=None,
+        **extra,
+    ):
         """Return the inner updates of the reduced gradient.
 
         With `experimental_aggregate_gradients=False`, as in Keras's `apply_gradients`, the caller
-        has reduced the gradient: every replica passes the same one.
+        has reduced the gradient: every replica passes the same one. `weight` is this replica's, a
+        real scalar of at least 0; by default all weigh the same.
         """
         check_state(self, state, TowerState)
         check_bound(self, self.axis)
@@ -165,10 +183,16 @@ class tower(Synchronous):
             raise TypeError(
                 must_be(self, "experimental_aggregate_gradients", "True or False", flag)
             )
+        weight, extra = left_to_inner_weight(self.inner, weight, extra)
+        if weight is not None and (self.reduced != "error" or not experimental_aggregate_gradients):
+            raise TypeError(
+                f"{name_of(self)}: weight needs each replica's own gradients, and these are "
+                "reduced already; leave it out, or weigh them where they are summed."
+            )
         if experimental_aggregate_gradients:
             if self.reduced == "error":
                 require_local(self, updates, self.axis)
-            grads, feedback = self._reduced(updates, state)
+            grads, feedback = self._reduced(updates, state, weight)
         else:
             grads, feedback = updates, state.feedback
             extra["experimental_aggregate_gradients"] = False
@@ -176,30 +200,72 @@ class tower(Synchronous):
         updates, inner = call_update(self.inner, grads, state.inner, params, extra)
         return updates, TowerState(inner, feedback)
 
-    def _reduced(self, updates: Updates, state: TowerState) -> tuple[Updates, Any]:
+    def _reduced(self, updates: Updates, state: TowerState, weight: Any) -> tuple[Updates, Any]:
         """Return the mean (or sum) of all replicas' gradients, and what is still to be sent."""
         gs, treedef = flatten_updates(updates)
-        divisor = size_of(self.axis) if self.reduction == "mean" else 1
+        divisor, ok = size_of(self.axis) if self.reduction == "mean" else 1, True
+        if weight is not None:
+            weight = checked_weight(self, weight)
+            ok, divisor = weight > 0, 1
+            share = share_of_weight(weight, self.axis) if self.reduction == "mean" else weight
+            gs = [weighed(g, share, ok) for g in gs]
         summands = [
             None if isinstance(g, RowSparse) or not varies_along(g, self.axis) else g for g in gs
         ]
         dtypes = [dtype_of(g) for g in gs]
         totals, feedback = summed_with_feedback(
-            self, updates, summands, dtypes, state.feedback, divisor=divisor
+            self, updates, summands, dtypes, state.feedback, ok=ok, divisor=divisor
         )
         pairs = zip(gs, totals, strict=True)
-        out = [self._as_reduced(g) if x is None else cast(x, g.dtype) for g, x in pairs]
+        out = [self._as_reduced(g, divisor) if x is None else cast(x, g.dtype) for g, x in pairs]
         return jax.tree.unflatten(treedef, out), feedback
 
-    def _as_reduced(self, g: Any) -> Any:
+    def _as_reduced(self, g: Any, divisor: int) -> Any:
         """Return the mean (or sum) of row-sparse gradients, or of gradients already reduced."""
-        n = size_of(self.axis)
-        divisor = n if self.reduction == "mean" else 1
         if isinstance(g, RowSparse):
             return slices_of_replicas(g, self.axis, self.wire_dtype) / divisor
         wide = widen(g)
-        divided_by = n if self.reduced == "mean" else 1
+        divided_by = size_of(self.axis) if self.reduced == "mean" else 1
         return cast(wide * jnp.asarray(divided_by / divisor, wide.dtype), g.dtype)
+
+
+def left_to_inner_weight(
+    inner: Any, weight: Any, extra: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the weight and the other arguments; a part inside that takes a weight gets it."""
+    if weight is None or "weight" not in (extra_names(inner) or ()):
+        return weight, extra
+    return None, extra | {"weight": weight}
+
+
+def checked_weight(part: Any, weight: Any) -> Array:
+    """Return a replica's weight, a real scalar in float32 or wider.
+
+    Raises:
+      ValueError: if it is known, and negative or not finite.
+    """
+    number = as_number(part, "weight", weight)
+    if not is_tracer(number) and not 0 <= float(number) < np.inf:
+        raise ValueError(f"{name_of(part)}: weight must be at least 0, got {shown(weight)}.")
+    return widen(number)
+
+
+def share_of_weight(weight: Array, axis: Axes) -> Array:
+    """Return the share that a weight has in those of all replicas; 0 if all weights are 0."""
+    total = lax.psum(as_varying(weight, axis), axis_names(axis))
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 0)
+
+
+def weighed(g: Any, share: Array, ok: Array) -> Any:
+    """Return a replica's gradient times a number, and 0 where it does not count.
+
+    Shares travel, not products with weights, which may be too large for a gradient of few bits.
+    """
+    if isinstance(g, RowSparse):
+        return g.with_values(weighed(g.values, share, ok))
+    wide = widen(g)
+    product = wide * share.astype(jnp.finfo(wide.dtype).dtype)
+    return cast(jnp.where(ok, product, jnp.zeros_like(product)), g.dtype)
 
 
 def slices_of_replicas(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:

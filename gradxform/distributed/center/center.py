@@ -226,10 +226,10 @@ class Center:
         """Return the worker, the number of the request, and its `local_step`."""
         worker, number, step = (header.get(k) for k in ("worker", "number", "local_step"))
         # A `Worker` calls itself by 16 random bytes, in hexadecimal.
-        if not isinstance(worker, str) or len(worker) != 32 or not _is_count_of_center(number):
+        if not isinstance(worker, str) or len(worker) != 32 or not _is_count(number):
             raise Refusal(MALFORMED, "a request without a worker or a number; use Worker")
         needs_step = self.method.counts_staleness
-        if not (_is_count_of_center(step) if needs_step else step is None):
+        if not (_is_count(step) if needs_step else step is None):
             rule = "needs" if needs_step else "takes no"
             raise Refusal(OPERATION, f"{name_of(self.method)} {rule} local_step, got {step!r}")
         return worker, number, step
@@ -383,6 +383,6 @@ class Center:
         return stored._replace(answered=self._tree(rows))
 
 
-def _is_count_of_center(x: Any) -> TypeGuard[int]:
+def _is_count(x: Any) -> TypeGuard[int]:
     """Whether `x` is an integer in [0, 2^63)."""
     return type(x) is int and 0 <= x < 2**63

@@ -90,7 +90,7 @@ class elastic(Method):
         """Return how far a worker moves: as far as the center."""
         return self.moving_rate
 
-    def init(self, center: PyTree) -> EmptyState:
+    def init(self, center):
         """Return an empty state."""
         return EmptyState()
 
@@ -129,13 +129,13 @@ class agn(Method):
     def __post_init__(self) -> None:
         check_transform(self, self.optimizer, "optimizer")
 
-    def init(self, center: PyTree) -> OptState:
+    def init(self, center):
         """Return the optimizer's state."""
         return self.optimizer.init(center)
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _optimizer_step_of_method(self.optimizer, center, state, sent)
+        return _optimizer_step(self.optimizer, center, state, sent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,20 +171,20 @@ class drop_stale(Method):
                 must_be("drop_stale", "staleness", "an integer of at least 0", self.staleness)
             )
 
-    def init(self, center: PyTree) -> OptState:
+    def init(self, center):
         """Return the optimizer's state."""
         return self.optimizer.init(center)
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _optimizer_step_of_method(self.optimizer, center, state, sent)
+        return _optimizer_step(self.optimizer, center, state, sent)
 
     def accepts(self, global_step: int, local_step: int | None) -> bool:
         """Whether the gradient missed few enough steps of other workers."""
         return global_step - (local_step or 0) <= self.staleness
 
 
-def _optimizer_step_of_method(
+def _optimizer_step(
     optimizer: Any, center: PyTree, state: Any, grads: Updates
 ) -> tuple[PyTree, Any]:
     grads = jax.tree.map(lambda g, c: cast(g, c.dtype), grads, center)

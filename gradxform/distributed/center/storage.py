@@ -14,8 +14,6 @@ from gradxform.errors import name_of
 from gradxform.leaves import dtype_of, flatten_with_names, path_str
 
 FORMAT = "gradxform.distributed.center 2"
-# The same format, under the name that it had first.
-READABLE = {FORMAT, "gradxform.distributed.host 2"}
 
 
 def save(path: Any, tree: Any, **about: Any) -> None:
@@ -26,8 +24,8 @@ def save(path: Any, tree: Any, **about: Any) -> None:
       tree: a tree of arrays and Python integers.
       **about: metadata to store with it, as JSON can hold it.
     """
-    flat = _named_leaves_of_center(tree)
-    about |= {"format": FORMAT, "dtypes": {name: _stored_center_dtype(x) for name, x in flat}}
+    flat = _named_leaves(tree)
+    about |= {"format": FORMAT, "dtypes": {name: _stored_dtype(x) for name, x in flat}}
     arrays: Any = {f"leaf/{name}": _plain_array_to_store(x) for name, x in flat}
     arrays["about"] = np.asarray(json.dumps(about))
     path = os.path.abspath(os.fspath(path))
@@ -59,9 +57,9 @@ def load(
       ValueError: if `save` did not write it whole, or if its tree does not match or has a NaN; the
         message has the path of the file and of the leaf.
     """
-    about, arrays = _contents_of_center_file(part, path)
+    about, arrays = _contents_of_file(part, path)
     expected = like(path, about)
-    dtypes, flat = about["dtypes"], dict(_named_leaves_of_center(expected))
+    dtypes, flat = about["dtypes"], dict(_named_leaves(expected))
     for name in [*dtypes, *flat]:
         if name not in dtypes or name not in flat:
             has, lacks = ("file", "center") if name in dtypes else ("center", "file")
@@ -71,19 +69,19 @@ def load(
     leaves = []
     for name, x in flat.items():
         array, plain = arrays[name], _plain_array_to_store(x)
-        if dtypes[name] != _stored_center_dtype(x) or array.shape != plain.shape:
+        if dtypes[name] != _stored_dtype(x) or array.shape != plain.shape:
             raise ValueError(
                 f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in {path}, "
-                f"but a {_stored_center_dtype(x)} of shape {plain.shape} here."
+                f"but a {_stored_dtype(x)} of shape {plain.shape} here."
             )
-        leaf = _stored_center_leaf(x, array)
-        if _has_stored_center_nan(leaf):
+        leaf = _stored_leaf(x, array)
+        if _has_stored_nan(leaf):
             raise ValueError(f"{name_of(part)}: {path} has a NaN in {name}.")
         leaves.append(leaf)
     return about, jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def _contents_of_center_file(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _contents_of_file(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the metadata of a file, and its arrays by name."""
     with open(path, "rb") as file:
         try:
@@ -91,7 +89,7 @@ def _contents_of_center_file(part: Any, path: Any) -> tuple[dict[str, Any], dict
                 about = json.loads(str(arrays["about"]))
                 names = {f"leaf/{name}": name for name in about["dtypes"]}
                 is_whole = {"method", "answered"} <= set(about) and {*names, "about"} == {*arrays}
-                if about["format"] not in READABLE or not is_whole:
+                if about["format"] != FORMAT or not is_whole:
                     raise ValueError("another format")
                 return about, {name: arrays[key] for key, name in names.items()}
         # NumPy raises many kinds of errors for broken files, some with misleading advice.
@@ -102,32 +100,32 @@ def _contents_of_center_file(part: Any, path: Any) -> tuple[dict[str, Any], dict
             ) from None
 
 
-def _named_leaves_of_center(tree: Any) -> list[tuple[str, Any]]:
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(path_str(path), leaf) for path, leaf in flatten_with_names(tree)[0]]
 
 
-def _is_stored_center_key(x: Any) -> bool:
+def _is_stored_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _stored_center_dtype(x: Any) -> str:
-    return str(x.dtype) if _is_stored_center_key(x) else np.asarray(x).dtype.name
+def _stored_dtype(x: Any) -> str:
+    return str(x.dtype) if _is_stored_key(x) else np.asarray(x).dtype.name
 
 
 def _plain_array_to_store(x: Any) -> np.ndarray:
     """Return the entries in a dtype that an `.npz` file can hold."""
-    array = np.asarray(jax.random.key_data(x) if _is_stored_center_key(x) else x)
+    array = np.asarray(jax.random.key_data(x) if _is_stored_key(x) else x)
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
-def _has_stored_center_nan(x: Any) -> bool:
+def _has_stored_nan(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.inexact) and bool(jnp.isnan(x).any())
 
 
-def _stored_center_leaf(x: Any, array: np.ndarray) -> Any:
+def _stored_leaf(x: Any, array: np.ndarray) -> Any:
     """Undo `_plain_array_to_store` for an array of the kind of `x`."""
     if isinstance(x, int):
         return int(array)
-    if _is_stored_center_key(x):
+    if _is_stored_key(x):
         return jax.random.wrap_key_data(jnp.array(array), impl=jax.random.key_impl(x))
     return jnp.array(array.view(np.asarray(x).dtype))

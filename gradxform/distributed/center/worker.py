@@ -128,7 +128,7 @@ class Worker:
         arrays = flatten(self._part, grads, self._layout)
         request: dict[str, Any] = {"operation": "push"}
         if local_step is not None:
-            request["local_step"] = _worker_step_as_int(self._part, local_step)
+            request["local_step"] = _step_as_int(self._part, local_step)
         header, center = self._call(request, arrays)
         return Pushed(center, header["global_step"], header["applied"])
 
@@ -151,7 +151,7 @@ class Worker:
         return answer, result
 
 
-def _worker_step_as_int(part: str, step: Any) -> int:
+def _step_as_int(part: str, step: Any) -> int:
     """Return a step as a Python integer."""
     try:
         number = operator.index(step)

@@ -25,8 +25,8 @@ from gradxform.linalg.products import Columns
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array
 
-# A rule, applied to a batch: from what it gets and the slots to the update and the new slots.
-Apply = Callable[[list[Array], list[Array]], tuple[Array, list[Array]]]
+# A rule, applied to parts of a batch: from what it gets and the slots to updates and new slots.
+Apply = Callable[[list[list[Array]], list[list[Array]]], tuple[list[Array], list[list[Array]]]]
 
 
 class MatrixExchange(NamedTuple):
@@ -75,7 +75,7 @@ class MatrixExchange(NamedTuple):
 
         pieces = [Division((cut,), ()).pieces(x) for x, cut in zip(xs, cuts, strict=True)]
         flat = [jnp.reshape(x, (x.shape[0], -1)) for x in pieces]
-        out = _combined_matrix_exchange(flat, [axis for axis, _ in cuts], combine)
+        out = _combined(flat, [axis for axis, _ in cuts], combine)
         return [jnp.reshape(x, p.shape[1:]) for x, p in zip(out, pieces, strict=True)]
 
     def gathered(self, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
@@ -88,7 +88,7 @@ class MatrixExchange(NamedTuple):
             return Division(((axis, 0),), ()).gather(flat, knows_what_varies(self.axes))
 
         flat = [jnp.reshape(x, (1, -1)) for x in xs]
-        out = _combined_matrix_exchange(flat, [axis for axis, _ in cuts], combine)
+        out = _combined(flat, [axis for axis, _ in cuts], combine)
         return [
             Division((cut,), ()).assembled(jnp.reshape(whole, (-1, *x.shape)))
             for x, whole, cut in zip(xs, out, cuts, strict=True)
@@ -124,13 +124,9 @@ class MatrixExchange(NamedTuple):
         columns = Columns(size_of(axes), lambda x: wide_psum(x, axes), lambda x: self.pmax(x, axes))
         sizes = [view.sides()[0] for view in views]
         numbers = [view.first + np.arange(n) for view, n in zip(views, sizes, strict=True)]
-        inputs = [
-            engine.joined([m.view.batch(m.given[k]) for m in members])
-            for k in range(len(members[0].given))
-        ]
+        inputs = [[m.view.batch(m.given[k]) for m in members] for k in range(len(members[0].given))]
         with engine.by_columns(columns), engine.as_share(np.concatenate(numbers)[None], 0):
-            u, _ = apply(inputs, [])
-        us = engine.parted(u, sizes)
+            us, _ = apply(inputs, [])
         return [(view.leaf(x), ()) for view, x in zip(views, us, strict=True)]
 
     def _in_shares(self, members: Sequence[Any], apply: Apply, narrow: Any) -> list[Done]:
@@ -141,9 +137,7 @@ class MatrixExchange(NamedTuple):
         inputs = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
         slots = [[*xs] for xs in zip(*(s.slots() for s in sections), strict=True)]
         with engine.as_share(*self._shares(members, sections)):
-            u, new = apply([engine.joined(x) for x in inputs], [engine.joined(x) for x in slots])
-        sizes = [s.share for s in sections]
-        us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
+            us, news = apply(inputs, slots)
         results_of = {id(s): (us[i], [x[i] for x in news]) for i, s in enumerate(sections)}
         self._from_owners(cut, [results_of[id(s)] for s in cut], narrow)
         by_member: dict[int, Done] = {}
@@ -251,7 +245,7 @@ class MatrixExchange(NamedTuple):
         return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, is_tracked)
 
 
-def _combined_matrix_exchange(
+def _combined(
     xs: Sequence[Array], axes: Sequence[str], combine: Callable[[Array, str], Array]
 ) -> list[Array]:
     """Return what a collective makes of arrays (n, ...), joined along their last axis."""

@@ -257,12 +257,12 @@ def sections_of(exchange: Any, members: Sequence[Any], narrow: Any) -> list[Sect
     for member in members:
         by_place[member.view.place].append(member)
     here, cut, everywhere = by_place.values()
-    if len(everywhere) == len(members) and _matrix_count_of_section(members) == 1:
+    if len(everywhere) == len(members) and _matrix_count(members) == 1:
         return [Here(members)]  # to share one matrix saves nothing
     alone = _leaf_left_over_sections(cut, count)
     shared = [m for m in cut if m is not alone]
     sections: list[Section] = [Here(here)] if here else []
-    sections += [Cut(exchange, group, count) for group in _groups_of_section_leaves(shared, count)]
+    sections += [Cut(exchange, group, count) for group in _groups_of_leaves(shared, count)]
     sections += [ByAll(exchange, alone, narrow)] if alone is not None else []
     sections += [Everywhere(exchange, everywhere, count)] if everywhere else []
     return sections
@@ -297,33 +297,28 @@ def stay_in_columns(
     of_columns = 2 * (grams * hermitian_size(m) + 2) / (m * n) * wide / sent
     # As many as leave full shares, or these and one that is left over.
     over, ends = (
-        _matrix_count_of_section(cut) % count,
-        np.cumsum([_matrix_count_of_section([x]) for x in columns]),
+        _matrix_count(cut) % count,
+        np.cumsum([_matrix_count([x]) for x in columns]),
     )
     some = [columns[: k + 1] for k, end in enumerate(ends) if end in (over - 1, over)]
     some = [[], columns, *some, *([alone] for x in columns if x is alone)]
     best = min(
         some,
-        key=lambda xs: (
-            _matrix_count_of_section(xs) * of_columns + _matrices_sent_for_sections(cut, xs, count)
-        ),
+        key=lambda xs: _matrix_count(xs) * of_columns + _sent(cut, xs, count),
     )
     return [any(x is y for y in best) for x in members]
 
 
-def _matrices_sent_for_sections(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:
+def _sent(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:
     """Return how many matrices a device sends for the leaves that are cut, without some."""
     rest = [m for m in cut if all(m is not x for x in without)]
     alone = _leaf_left_over_sections(rest, count)
     shared = [m for m in rest if m is not alone]
-    shares = sum(
-        -(-_matrix_count_of_section(group) // count)
-        for group in _groups_of_section_leaves(shared, count)
-    )
+    shares = sum(-(-_matrix_count(group) // count) for group in _groups_of_leaves(shared, count))
     return 2 * shares + (alone is not None)
 
 
-def _matrix_count_of_section(members: Sequence[Any]) -> int:
+def _matrix_count(members: Sequence[Any]) -> int:
     """Return the number of matrices of some leaves."""
     return sum(m.view.sides()[0] for m in members)
 
@@ -334,11 +329,11 @@ def _leaf_left_over_sections(members: Sequence[Any], count: int) -> Any:
     The others then fill equal shares. Its slots must be divided as it is: a slot that all devices
     have would have to be seen to stay equal.
     """
-    if count == 1 or _matrix_count_of_section(members) % count != 1:
+    if count == 1 or _matrix_count(members) % count != 1:
         return None
-    kinds = _kinds_of_section_leaves(members)
+    kinds = _kinds_of_leaves(members)
     odd = [
-        m for kind in kinds if _matrix_count_of_section(kind) % count == 1 for m in kind
+        m for kind in kinds if _matrix_count(kind) % count == 1 for m in kind
     ]  # others stay by kinds
     for m in (*odd, *members):
         dims = m.view.slot_dims or (None,) * len(m.slots)
@@ -347,7 +342,7 @@ def _leaf_left_over_sections(members: Sequence[Any], count: int) -> Any:
     return None
 
 
-def _kinds_of_section_leaves(members: Sequence[Any]) -> list[list[Any]]:
+def _kinds_of_leaves(members: Sequence[Any]) -> list[list[Any]]:
     """Return the leaves whose matrices are cut alike, together."""
     kinds: dict[Any, list[Any]] = {}
     for member in members:
@@ -355,13 +350,13 @@ def _kinds_of_section_leaves(members: Sequence[Any]) -> list[list[Any]]:
     return list(kinds.values())
 
 
-def _groups_of_section_leaves(members: Sequence[Any], count: int) -> list[list[Any]]:
+def _groups_of_leaves(members: Sequence[Any], count: int) -> list[list[Any]]:
     """Divide leaves into groups whose matrices are shared together.
 
     Matrices that are cut alike are one group, unless all together fill fewer shares: then each
     device finds out how its matrices are cut, which takes more copies and fewer products.
     """
-    kinds = _kinds_of_section_leaves(members)
-    totals = [_matrix_count_of_section(kind) for kind in kinds]
+    kinds = _kinds_of_leaves(members)
+    totals = [_matrix_count(kind) for kind in kinds]
     apart, together = sum(-(-total // count) for total in totals), -(-sum(totals) // count)
     return kinds if apart == together else [[m for kind in kinds for m in kind]]

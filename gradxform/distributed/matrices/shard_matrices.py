@@ -18,13 +18,9 @@ from gradxform.distributed.wire.axis import check_axis_name, check_bound, check_
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, is_hole, like_params, masks, path_str, shape_of, with_paths
 from gradxform.leaves.no_gradient import as_holes
-from gradxform.types import OptState, Params, PyTree, StaticTree, Updates
+from gradxform.types import Params, PyTree, StaticTree
 from gradxform.values import FrozenTree, is_function
 from gradxform.wrappers.parts import StatelessWrapper
-
-__all__ = [
-    "shard_matrices",
-]
 
 
 @transform
@@ -125,7 +121,7 @@ class shard_matrices(StatelessWrapper):
 
     def _dims(self, specs: PyTree) -> PyTree:
         """Return a tree with the dimension that each spec cuts; None for none."""
-        return jax.tree_util.tree_map_with_path(self._dim, specs, is_leaf=_is_shard_matrices_spec)
+        return jax.tree_util.tree_map_with_path(self._dim, specs, is_leaf=_is_spec)
 
     def _dim(self, path: Any, spec: Any) -> int | None:
         if spec is None or type(spec) is int:
@@ -215,7 +211,7 @@ class shard_matrices(StatelessWrapper):
 
     # ---------------------------------------------------------------------------------- stepping
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state, of pieces."""
         check_entrywise(self, check_reach(self, self.inner)[1], params)
         if self.mesh is None:
@@ -225,9 +221,7 @@ class shard_matrices(StatelessWrapper):
         specs = self._specs_of(params, cuts)
         return with_mesh((specs,), self.state_specs(params))(params)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates and the state, of pieces if the gradients are.
 
         Args:
@@ -246,7 +240,7 @@ class shard_matrices(StatelessWrapper):
         cuts = self._cuts(tree, True, self.mesh.shape[self.axis])
         # Only arrays can be arguments of the mapped function; the rest is closed over.
         leaves, treedef = jax.tree.flatten(extra)
-        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_shard_matrices_argument(x)}
+        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_argument(x)}
 
         def one(updates: Any, state: Any, params: Any, arrays: Any) -> Any:
             whole_extra = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
@@ -293,11 +287,11 @@ class shard_matrices(StatelessWrapper):
         return Mesh(self.mesh.devices, here.axis_names, axis_types=here.axis_types)
 
 
-def _is_shard_matrices_spec(x: Any) -> bool:
+def _is_spec(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
 
-def _is_shard_matrices_argument(x: Any) -> bool:
+def _is_argument(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(
         x, bool
     )

@@ -18,7 +18,7 @@ from gradxform.types import Array, ArraySlot, MatrixSlot, Params, PyTree
 Cuts = Mapping[Path, tuple[tuple[str, int], ...]]
 
 
-class _MatrixStateShapes(NamedTuple):
+class _MatrixShapes(NamedTuple):
     """Cuts arrays only by their shapes, where mesh axes are not bound."""
 
     sizes: Mapping[str, int]
@@ -75,26 +75,26 @@ def specs_of_pieces(
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
         only = {path: tuple(c for c in pairs if c[0] == axis) for path, pairs in cuts.items()}
-        changed = _state_dims_of_pieces(tx, params, whole, only, {axis: size}, reach)
+        changed = _dims_of_pieces(tx, params, whole, only, {axis: size}, reach)
         for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 spec[dim] += (axis,) if dim < first else ()
     if any(first < len(x.shape) for first, x in zip(alone, whole, strict=True)):
-        changed = _state_dims_of_pieces(tx, params, whole, cuts, sizes, reach)
+        changed = _dims_of_pieces(tx, params, whole, cuts, sizes, reach)
         for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 spec[dim] = spec[dim] if dim < first else tuple(sizes)
     return treedef.unflatten([spec_of(spec) for spec in entries])
 
 
-def _state_dims_of_pieces(
+def _dims_of_pieces(
     tx: Any, params: Params, whole: Any, cuts: Cuts, sizes: Mapping[str, int], reach: str
 ) -> list[list[int]]:
     """Return for each leaf of the state the dimensions that are shorter for pieces."""
-    with on_pieces(cuts, sizes, reach, _MatrixStateShapes(sizes)):
+    with on_pieces(cuts, sizes, reach, _MatrixShapes(sizes)):
         # A function of its own: JAX would answer from its cache, which contexts are not part of.
         of_pieces = jax.eval_shape(
-            lambda params: tx.init(params), _param_pieces_for_state(params, cuts, sizes)
+            lambda params: tx.init(params), _param_pieces(params, cuts, sizes)
         )
     return [
         [dim for dim, (n, k) in enumerate(zip(x.shape, piece.shape, strict=True)) if n != k]
@@ -102,7 +102,7 @@ def _state_dims_of_pieces(
     ]
 
 
-def _param_pieces_for_state(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
+def _param_pieces(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
     def piece(path: Path, x: Any) -> Any:
         shape = list(shape_of(x))
         for axis, dim in cuts[path]:

@@ -17,7 +17,7 @@ from gradxform.distributed.averaging.synchronous import sync_replicas
 from gradxform.distributed.averaging.tower import Synchronous
 from gradxform.distributed.programs.collectives import Collective, count_jaxpr
 from gradxform.distributed.zero import zero1
-from gradxform.errors import must_be, name_of
+from gradxform.errors import must_be, name_of, require_bool, require_dict
 from gradxform.leaves import dtype_of, shape_of
 from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.states import node_at
@@ -81,11 +81,13 @@ def exchange_metrics(
       extra: extra arguments that `tx.update` requires, of one replica. Keyword-only.
 
     Raises:
-      TypeError: if `mesh` is neither a mesh nor sizes.
+      TypeError: if `mesh` is neither a mesh nor sizes, or `replicas` or `extra` of another kind.
       ValueError: if the mesh lacks an axis of `tx`, or if a part that exchanges is inside of one
         whose state does not say where the inner states are.
     """
-    places = list(_parts_to_measure(tx, state))
+    require_bool("exchange_metrics", "replicas", replicas)
+    require_dict("exchange_metrics", "extra", extra)
+    places = list(_parts(tx, state))
     reached = [one.part for one in places]
     for part in all_parts(tx):
         if isinstance(part, _EXCHANGES) and not any(part is one for one in reached):
@@ -94,8 +96,8 @@ def exchange_metrics(
                 "its inner states are, so that exchanges cannot be counted. Pass it and its state "
                 "by themselves."
             )
-    sizes = _mesh_sizes_for_measures(mesh, reached)
-    shapes = jax.tree.map(lambda p: _shape_for_measures(p, replicas), params)
+    sizes = _mesh_sizes(mesh, reached)
+    shapes = jax.tree.map(lambda p: _shape(p, replicas), params)
     numbers: dict[str, Any] = {}
     if replicas and any(isinstance(part, Exchanging) for part in reached):
         numbers |= _measured_distances_to_mean(params)
@@ -117,7 +119,7 @@ class _MeasuredPart(NamedTuple):
     state: Any
 
 
-def _parts_to_measure(tx: Any, state: Any) -> Iterator[_MeasuredPart]:
+def _parts(tx: Any, state: Any) -> Iterator[_MeasuredPart]:
     """Yield the parts of `tx` that exchange, with their states, the outermost first."""
     tx = unwrapped(tx)
     if isinstance(tx, _EXCHANGES):
@@ -126,7 +128,7 @@ def _parts_to_measure(tx: Any, state: Any) -> Iterator[_MeasuredPart]:
     for path, part in inner:
         # In a group, a part exchanges some of the parameters only: it is to be measured by itself.
         if not path or not isinstance(node_at(state, path[:-1]), MaskedState):
-            yield from _parts_to_measure(part, node_at(state, path))
+            yield from _parts(part, node_at(state, path))
 
 
 def _label_of_measured_part(one: _MeasuredPart, places: Sequence[_MeasuredPart]) -> str:
@@ -137,7 +139,7 @@ def _label_of_measured_part(one: _MeasuredPart, places: Sequence[_MeasuredPart])
     return f"{name}{next(i for i, other in enumerate(alike) if other is one)}"
 
 
-def _mesh_sizes_for_measures(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
+def _mesh_sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
     shape: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
     sizes: dict[str, int] = dict(shape) if isinstance(shape, Mapping) else {}
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes.values()):
@@ -154,7 +156,7 @@ def _mesh_sizes_for_measures(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
     return sizes
 
 
-def _shape_for_measures(p: Any, replicas: bool) -> jax.ShapeDtypeStruct:
+def _shape(p: Any, replicas: bool) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape_of(p)[1 if replicas else 0 :], dtype_of(p))
 
 

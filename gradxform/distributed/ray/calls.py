@@ -66,7 +66,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
         )
     if not isinstance(address, str) or not address:
         raise ValueError(must_be(part, "address", "'host:port' of a cluster's head", address))
-    _require_ray_listener(part, address, timeout)
+    _require_listener(part, address, timeout)
     check = "that it runs this version of Ray, " + SECRETS
     try:
         within(part, timeout, "let this process join", lambda: ray.init(address=address), check)
@@ -80,7 +80,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
     return ray
 
 
-def _require_ray_listener(part: str, address: str, timeout: float) -> None:
+def _require_listener(part: str, address: str, timeout: float) -> None:
     """Require something to listen at "host:port": Ray itself tries for minutes."""
     try:
         split = urllib.parse.urlsplit(address if "://" in address else f"//{address}")
@@ -166,10 +166,10 @@ def ask_actors(
             return ray.get(refs, timeout=max(0.0, deadline - time.monotonic()))
         except ray.exceptions.ActorUnavailableError as error:  # it restarts, or the line broke
             if time.monotonic() + _PAUSE >= deadline:
-                raise _no_answer_to_ray_call(part, name, timeout) from error
+                raise _no_answer(part, name, timeout) from error
             time.sleep(_PAUSE)
         except ray.exceptions.GetTimeoutError as error:
-            raise _no_answer_to_ray_call(part, name, timeout) from error
+            raise _no_answer(part, name, timeout) from error
         except ray.exceptions.RayActorError as error:
             raise CenterUnavailableError(
                 f"{part}: center {name!r} is gone ({last_line(error)}); start it again, with "
@@ -186,7 +186,7 @@ def ask_actors(
             ) from error
 
 
-def _no_answer_to_ray_call(part: str, name: str, timeout: float) -> CenterUnavailableError:
+def _no_answer(part: str, name: str, timeout: float) -> CenterUnavailableError:
     return CenterUnavailableError(
         f"{part}: no answer from center {name!r} within {timeout:.3g} s; it is busy, restarts, or "
         "finds no free CPU on the cluster (`ray list actors`); raise timeout= if it needs longer."

@@ -51,7 +51,7 @@ class Shard:
         self._problem: str | None = None
         self._saved_at, self._finished = 0, False
         self._meters: Meters | None = None
-        if _is_ray_shard_restarted():
+        if _is_restarted():
             leaves = jax.tree.leaves(settings.like)
             zeros = [np.zeros(leaves[i].shape, leaves[i].dtype) for i in settings.leaves]
             _, self._problem = self._try(lambda: self._open(zeros, resume=True, restarted=True))
@@ -173,7 +173,7 @@ class Shard:
             return None, text
 
 
-def _is_ray_shard_restarted() -> bool:
+def _is_restarted() -> bool:
     """Whether Ray has started this actor again."""
     import ray
 

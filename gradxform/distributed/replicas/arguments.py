@@ -34,7 +34,8 @@ class Roles:
         self.by_entry: dict[int | str, str] = {}
         positions, names, takes_any_position, takes_any_name = _arguments_of_replica_step(function)
         for role, which in given.items():
-            for entry in [which] if isinstance(which, int | str) else which:
+            entries = which if isinstance(which, Iterable) else [which]
+            for entry in [which] if isinstance(which, str) else entries:
                 if isinstance(entry, bool) or not isinstance(entry, int | str):
                     raise TypeError(
                         f"Replicas: {role} must hold positions or names of arguments, got "
@@ -51,7 +52,7 @@ class Roles:
                         f"have; it has {', '.join(map(repr, names)) or 'none'}."
                         f"{did_you_mean(entry, names)}"
                     )
-                for alias in _aliases_of_replica_argument(entry, positions):
+                for alias in _aliases(entry, positions):
                     other = self.by_entry.setdefault(alias, role)
                     if other != role:
                         raise ValueError(
@@ -81,7 +82,7 @@ def _arguments_of_replica_step(
     return by_position, names, any_position, inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _aliases_of_replica_argument(entry: int | str, positions: list[str]) -> list[int | str]:
+def _aliases(entry: int | str, positions: list[str]) -> list[int | str]:
     """Return the position and the name of an argument, as far as it has both."""
     if isinstance(entry, int):
         return [entry, positions[entry]] if entry < len(positions) else [entry]

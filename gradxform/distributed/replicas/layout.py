@@ -154,11 +154,11 @@ def like_arguments(results: PyTree, known: Sequence[Known]) -> list[PartitionSpe
       ValueError: if several such arguments lie differently.
     """
     out: list[PartitionSpec] = []
-    _add_layouts_of_results(results, known, "", 0, out)
+    _add_results(results, known, "", 0, out)
     return out
 
 
-def _add_layouts_of_results(
+def _add_results(
     x: PyTree, known: Sequence[Known], path: str, position: int | None, out: list[PartitionSpec]
 ) -> None:
     found = _replica_layout_of_argument(
@@ -173,24 +173,18 @@ def _add_layouts_of_results(
         return
     is_top = not path and isinstance(x, tuple | list)
     for i, child in enumerate(one_level[0]):
-        _add_layouts_of_results(child, known, f"{path}[{i}]", i if is_top else None, out)
+        _add_results(child, known, f"{path}[{i}]", i if is_top else None, out)
 
 
 def _replica_layout_of_argument(
     x: PyTree, known: Sequence[Known], position: int | None, name: str
 ) -> Any:
     """Return the inner specs of the argument that `x` is like; None if there is none."""
-    if (
-        position is not None
-        and position < len(known)
-        and _kinds_for_replica_layout(x) == _kinds_for_replica_layout(known[position][0])
-    ):
+    if position is not None and position < len(known) and _kinds(x) == _kinds(known[position][0]):
         return list(known[position].inner)
     if jax.tree.structure(x) == jax.tree.structure(0):
         return None
-    found = [
-        k for k in known if _kinds_for_replica_layout(k.pieces) == _kinds_for_replica_layout(x)
-    ]
+    found = [k for k in known if _kinds(k.pieces) == _kinds(x)]
     if any(list(k.inner) != list(found[0].inner) for k in found):
         raise ValueError(
             f"Replicas: {name} has the structure and shapes of several arguments that lie "
@@ -199,7 +193,7 @@ def _replica_layout_of_argument(
     return list(found[0].inner) if found else None
 
 
-def _kinds_for_replica_layout(tree: PyTree) -> Any:
+def _kinds(tree: PyTree) -> Any:
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, [(jnp.shape(x), dtype_of(x)) for x in leaves]
 

@@ -112,7 +112,7 @@ def compiled_for_replicas(
     one = inputs.treedef.unflatten(pieces)
     program, results = traced_along(in_their_memories, one, pod.sizes)
     own = _results_differing_between_replicas(pod, program, inputs, pieces)
-    chosen = _results_shared_by_replicas(shared_outputs, results, has_aux)
+    chosen = _results_shared(shared_outputs, results, has_aux)
     for axis in pod.outer:
         for i, (shared, differs) in enumerate(zip(chosen, own[axis], strict=True)):
             if shared and differs:
@@ -131,10 +131,10 @@ def compiled_for_replicas(
                 refuse_different(results, i, axis, False)
     donated = call.donated(donate_argnums)
     if pod.mode == "pmap" and pod.mesh is not None:
-        return _pmapped_replica_program(of_values, pod.outer[0], pod.mesh, inputs, outputs, donated)
+        return _pmapped(of_values, pod.outer[0], pod.mesh, inputs, outputs, donated)
     if pod.mode == "shard_map":
         return _shard_mapped_replica_program(pod, of_values, inputs, outputs, program, donated)
-    return _vmapped_replica_program(pod, of_values, inputs, outputs, chosen, call, program, donated)
+    return _vmapped(pod, of_values, inputs, outputs, chosen, call, program, donated)
 
 
 def _replica_program_with_aux(
@@ -158,7 +158,7 @@ def _replica_program_with_aux(
     return with_means
 
 
-def _results_shared_by_replicas(shared_outputs: Any, results: PyTree, has_aux: bool) -> list[bool]:
+def _results_shared(shared_outputs: Any, results: PyTree, has_aux: bool) -> list[bool]:
     if not has_aux:
         return shared_results(shared_outputs, results)
     rest, aux = results
@@ -239,7 +239,7 @@ def _array_of_first_replica(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return lax.psum(only, axes).astype(x.dtype)
 
 
-def _vmapped_replica_program(
+def _vmapped(
     pod: Pod,
     function: Callable[..., Any],
     inputs: Layout,
@@ -281,7 +281,7 @@ def _vmapped_replica_program(
     return jax.jit(whole, in_shardings=given, out_shardings=made, donate_argnums=donated)
 
 
-def _pmapped_replica_program(
+def _pmapped(
     function: Callable[..., Any],
     axis: str,
     mesh: Mesh,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from gradxform.base import check_transform
 from gradxform.distributed.replicas.arguments import Call, Roles, Which
 from gradxform.distributed.replicas.layout import Flags, check_divides, read_specs, without_lead
 from gradxform.distributed.replicas.mesh import (
@@ -28,8 +29,16 @@ from gradxform.distributed.replicas.programs import (
 from gradxform.distributed.replicas.restore import abstract_replicas
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.state_specs import state_specs
-from gradxform.distributed.wire.axis import axis_names
-from gradxform.errors import did_you_mean, leaf_path, require_choice, shown
+from gradxform.distributed.wire.axis import axes_argument
+from gradxform.errors import (
+    did_you_mean,
+    leaf_path,
+    must_be,
+    require_bool,
+    require_choice,
+    shown,
+)
+from gradxform.leaves.no_gradient import refuse_other_than_arrays
 from gradxform.leaves.storage import is_on_host
 from gradxform.types import Params, PyTree
 
@@ -40,7 +49,7 @@ __all__ = [
 MODES = ("shard_map", "pmap", "jit", "vmap")
 
 
-def _check_mode_of_replicas(
+def _check_mode(
     mode: str, outer: tuple[str, ...], inner_axes: tuple[str, ...], manual: bool
 ) -> None:
     """Require a mode that exists, and that has what is asked of it."""
@@ -58,10 +67,20 @@ def _check_mode_of_replicas(
         )
 
 
-def _check_number_of_replicas(n: int | None) -> None:
+def _check_number(n: int | None) -> None:
     """Require a number of replicas, where it is given."""
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(f"Replicas: n must be an int of at least 1, got {shown(n)}.")
+
+
+def _check_function(argument: str, function: Any) -> None:
+    """Require a function, which an optimizer is not."""
+    if not callable(function):
+        is_one = hasattr(function, "init") and hasattr(function, "update")
+        hint = " Pass one of its methods, such as init." if is_one else ""
+        raise TypeError(
+            must_be("Replicas", argument, "a function for one replica", function) + hint
+        )
 
 
 class Replicas:
@@ -93,6 +112,7 @@ class Replicas:
         own shardings say: make them with `init`, `replicate`, `place` and `split`.
 
     Raises:
+      TypeError: for an argument of another kind.
       ValueError: for an unknown mode, a mesh without the axes or with an Explicit one, or an n that
         is not the size of the axis.
     """
@@ -107,10 +127,13 @@ class Replicas:
         check_vma: bool = True,
         manual: bool = False,
     ) -> None:
-        outer, inner_axes = axis_names(axis), axis_names(inner_axes)
+        outer = axes_argument("Replicas", "axis", axis)
+        inner_axes = axes_argument("Replicas", "inner_axes", inner_axes)
         check_axes(outer, inner_axes)
-        _check_mode_of_replicas(mode, outer, inner_axes, manual)
-        _check_number_of_replicas(n)
+        require_bool("Replicas", "check_vma", check_vma)
+        require_bool("Replicas", "manual", manual)
+        _check_mode(mode, outer, inner_axes, manual)
+        _check_number(n)
         self.axis: Any = outer[0] if len(outer) == 1 else outer
         self.inner_axes, self.mode, self.check_vma = inner_axes, mode, check_vma
         self.manual = manual
@@ -137,6 +160,9 @@ class Replicas:
           shared: whether all replicas share the array, which then lacks an axis of replicas.
           inner: how one replica's array is divided over inner axes, a `PartitionSpec`.
         """
+        require_bool("Replicas", "shared", shared)
+        if not isinstance(inner, tuple | PartitionSpec):
+            raise TypeError(must_be("Replicas", "inner", "a PartitionSpec", inner))
         if self.mesh is None or self.mode == "vmap":
             return None
         return replica_sharding(self.mesh, None if shared else self.axis, inner)
@@ -165,9 +191,22 @@ class Replicas:
             axes, or one for all. Defaults to not at all. Arrays on the devices of the mesh go from
             shards to shards, without a host.
         """
+        self._check_leads(tree)
         leaves, treedef = jax.tree.flatten(tree)
         rows = zip(leaves, is_shared(tree), read_specs(tree, specs, self.inner_axes), strict=True)
         return jax.tree.unflatten(treedef, [self._place(*row) for row in rows])
+
+    def _check_leads(self, tree: PyTree) -> None:
+        """Require arrays with an axis of replicas, where these do not share them."""
+        refuse_other_than_arrays("Replicas", tree)
+        flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+        for (path, x), shared in zip(flat, is_shared(tree), strict=True):
+            if not shared and jnp.shape(x)[:1] != (self.n,):
+                where = leaf_path(path) if path else "an array"
+                raise ValueError(
+                    f"Replicas: {where} of shape {jnp.shape(x)} has no leading axis of {self.n} "
+                    "replicas; create it with replicate(...) or split(...)."
+                )
 
     def replicate(self, tree: PyTree, specs: PyTree = None) -> PyTree:
         """Return N copies of every array along a new leading axis, one copy for each replica.
@@ -176,6 +215,7 @@ class Replicas:
           tree: the arrays of one replica.
           specs: as for `place`.
         """
+        refuse_other_than_arrays("Replicas", tree)
         leaves, treedef = jax.tree.flatten(tree)
         flags, specs = tuple(is_shared(tree)), read_specs(tree, specs, self.inner_axes)
         here = [self._place(x, True, inner) for x, inner in zip(leaves, specs, strict=True)]
@@ -214,6 +254,9 @@ class Replicas:
           ValueError: if the specs do not match the parameters, name an axis that is not one of
             inner_axes, or do not divide a parameter evenly.
         """
+        _check_function("fn", fn)
+        if tx is not None:
+            check_transform("Replicas", tx, "tx")
         kinds = jax.eval_shape(fn, *args)
         flags, inner = tuple(is_shared(kinds)), read_specs(kinds, specs, self.inner_axes)
         if self.mesh is not None:
@@ -262,6 +305,7 @@ class Replicas:
         """
         if not self.manual or self.mesh is None:
             raise ValueError("Replicas: abstract needs manual=True; it describes what init makes.")
+        _check_function("fn", fn)
         how = self.mesh, self.axis, self.inner_axes, saved or {}
         return abstract_replicas(*how, jax.eval_shape(fn, *args), tx, specs, extra)
 
@@ -277,7 +321,9 @@ class Replicas:
           ValueError: if the replicas, and the devices along these axes, cannot divide the first
             axis of every array; or for an axis that is not one of `inner_axes`.
         """
-        over = (self.inner_axes if self.manual else ()) if over is None else axis_names(over)
+        if over is None:
+            over = self.inner_axes if self.manual else ()
+        over = axes_argument("Replicas", "over", over)
         unknown = [name for name in over if name not in self.inner_axes]
         if unknown:
             raise ValueError(
@@ -310,6 +356,7 @@ class Replicas:
             raise ValueError(
                 f"Replicas: replica must be the index of one of {self.n}, got {shown(replica)}."
             )
+        self._check_leads(tree)
         return fetched(tree, replica, self.mesh)
 
     def gather(self, tree: PyTree) -> PyTree:
@@ -365,6 +412,7 @@ class Replicas:
           TypeError: for a static argument that cannot be hashed, an argument in `keys` that is not
             a key, or `aux` that is not floating.
         """
+        _check_function("function", function)
         roles = Roles(function, static=static, shared=shared, keys=keys)
         if out_specs is not None and not self.manual:
             raise ValueError(

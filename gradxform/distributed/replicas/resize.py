@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.distributed.replicas.mesh import resharding_program
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.errors import did_you_mean, leaf_path, must_be, require_choice
+from gradxform.errors import did_you_mean, leaf_path, must_be, require_choice, require_dict
 from gradxform.leaves import dtype_of, is_variable, names_of
 from gradxform.leaves.states import kinds_of_params
 from gradxform.numerics import at_least_float32
@@ -36,7 +36,7 @@ POLICY = {
 COPIES = ("slow", "x0", "init_particles", "average", "averages", "z", "x", "master")
 
 
-class _PlaceToResize(NamedTuple):
+class _Place(NamedTuple):
     """The place of a leaf in a tree."""
 
     path: tuple[Any, ...]
@@ -92,56 +92,56 @@ def resize_replicas(
       devices stay there, and no host holds a whole one.
 
     Raises:
+      TypeError: if `policy` is not a dict.
       ValueError: for a bad number, an unknown way, a name that does not occur in the tree, arrays
         without a common leading axis, or rows that must be equal but are not.
     """
-    ways = _ways_to_resize(policy)
+    require_dict("resize_replicas", "policy", policy)
+    ways = _ways(policy)
     if not isinstance(new_n, int) or isinstance(new_n, bool) or new_n < 1:
         raise ValueError(must_be("resize_replicas", "new_n", "an int of at least 1", new_n))
     leaves, treedef = jax.tree.flatten(tree)
     shared = is_shared(tree)
-    places = list(_places_to_resize(tree, _PlaceToResize((), (), False), kinds_of_params(tree)))
-    _check_resize_policy_names(policy or {}, places)
+    places = list(_places(tree, _Place((), (), False), kinds_of_params(tree)))
+    _check_policy_names(policy or {}, places)
     n = _replicas_to_resize(leaves, shared, places)
     if n is None or (n == new_n and fresh is None):
         return tree
-    fresh_leaves = (
-        [None] * len(leaves) if fresh is None else _fresh_leaves_to_resize(fresh, treedef)
-    )
+    fresh_leaves = [None] * len(leaves) if fresh is None else _fresh_leaves(fresh, treedef)
     resets_counts = (policy or {}).get("slots") == "reset" and "counts" not in (policy or {})
     out = []
     for x, is_shared_leaf, place, new in zip(leaves, shared, places, fresh_leaves, strict=True):
         if is_shared_leaf:
             out.append(x)
             continue
-        way = _way_to_resize(x, place, ways, resets_counts)
+        way = _way(x, place, ways, resets_counts)
         is_piece = way == "reset" and "feedback" in place.names
         if n == new_n and not (is_piece and new is not None and x.shape != new.shape):
             out.append(_resized_lying_as(new, x))
             continue
-        out.append(_resized_lying_as(new, _resize_leaf(x, new_n, way, place, new)))
+        out.append(_resized_lying_as(new, _leaf(x, new_n, way, place, new)))
     return jax.tree.unflatten(treedef, out)
 
 
-def _is_divided_to_resize(x: Any) -> bool:
+def _is_divided(x: Any) -> bool:
     return isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
 
 
 def _resized_lying_as(fresh: Any, x: Any) -> Any:
     """Return an array on the devices of a fresh one of its shape, if both are on several."""
-    if not (_is_divided_to_resize(fresh) and _is_divided_to_resize(x)) or x.shape != fresh.shape:
+    if not (_is_divided(fresh) and _is_divided(x)) or x.shape != fresh.shape:
         return x
     return resharding_program(fresh.sharding)(x)
 
 
-def _ways_to_resize(policy: Mapping[str, str] | None) -> dict[str, str]:
+def _ways(policy: Mapping[str, str] | None) -> dict[str, str]:
     """Return the policy over the defaults, once its ways are checked."""
     for name, way in (policy or {}).items():
         require_choice("resize_replicas", f"the policy of {name!r}", way, WAYS)
     return POLICY | dict(policy or {})
 
 
-def _check_resize_policy_names(policy: Mapping[str, str], places: list[_PlaceToResize]) -> None:
+def _check_policy_names(policy: Mapping[str, str], places: list[_Place]) -> None:
     known = {name for place in places for name in place.names} | set(POLICY)
     for name in policy:
         if name not in known:
@@ -151,9 +151,7 @@ def _check_resize_policy_names(policy: Mapping[str, str], places: list[_PlaceToR
             )
 
 
-def _places_to_resize(
-    x: PyTree, here: _PlaceToResize, of_params: frozenset[type]
-) -> Iterator[_PlaceToResize]:
+def _places(x: PyTree, here: _Place, of_params: frozenset[type]) -> Iterator[_Place]:
     """Yield the place of every leaf of `x`, which is itself at `here`, in order."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
     if treedef == _LEAF:
@@ -162,16 +160,14 @@ def _places_to_resize(
     in_state = here.in_state or (hasattr(type(x), "_fields") and type(x) not in of_params)
     for path, child in flat:
         names = () if is_variable(x) else names_of(path)
-        place = _PlaceToResize((*here.path, *path), (*here.names, *names), in_state)
-        yield from _places_to_resize(child, place, of_params)
+        place = _Place((*here.path, *path), (*here.names, *names), in_state)
+        yield from _places(child, place, of_params)
 
 
 _LEAF = jax.tree.structure(0)
 
 
-def _replicas_to_resize(
-    leaves: list[Any], shared: list[bool], places: list[_PlaceToResize]
-) -> int | None:
+def _replicas_to_resize(leaves: list[Any], shared: list[bool], places: list[_Place]) -> int | None:
     """Return the number of replicas of the arrays; None without arrays."""
     per_replica = [
         (x, leaf_path(place.path))
@@ -196,31 +192,31 @@ def _replicas_to_resize(
     return n
 
 
-def _fresh_leaves_to_resize(fresh: PyTree, treedef: Any) -> list[Any]:
+def _fresh_leaves(fresh: PyTree, treedef: Any) -> list[Any]:
     leaves, other = jax.tree.flatten(fresh)
     if other != treedef:
         raise ValueError("resize_replicas: fresh does not have the structure of the tree.")
     return leaves
 
 
-def _is_floating_to_resize(x: Any) -> bool:
+def _is_floating(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.inexact)
 
 
-def _way_to_resize(x: Any, place: _PlaceToResize, ways: dict[str, str], resets_counts: bool) -> str:
+def _way(x: Any, place: _Place, ways: dict[str, str], resets_counts: bool) -> str:
     """Return the way to resize a leaf."""
     names = [name for name in reversed(place.names) if name in ways and name not in _KINDS]
     if names:
         way = ways[names[0]]
-    elif not _is_floating_to_resize(x):
+    elif not _is_floating(x):
         way = "reset" if resets_counts and place.in_state else ways["counts"]
     else:
         is_slot = place.in_state and not (_is_resized_as_copy(place) and ways["slots"] != "reset")
         way = ways["slots" if is_slot else "params"]
-    return ways["counts"] if way == "mean" and not _is_floating_to_resize(x) else way
+    return ways["counts"] if way == "mean" and not _is_floating(x) else way
 
 
-def _is_resized_as_copy(place: _PlaceToResize) -> bool:
+def _is_resized_as_copy(place: _Place) -> bool:
     fields = [k.name for k in place.path if isinstance(k, jax.tree_util.GetAttrKey)]
     return any(name in COPIES for name in fields)
 
@@ -228,7 +224,7 @@ def _is_resized_as_copy(place: _PlaceToResize) -> bool:
 _KINDS = ("params", "slots", "counts")
 
 
-def _resize_leaf(x: Any, new_n: int, way: str, place: _PlaceToResize, fresh: Any) -> Any:
+def _leaf(x: Any, new_n: int, way: str, place: _Place, fresh: Any) -> Any:
     path, n = leaf_path(place.path), jnp.shape(x)[0]
     if way == "reset" and "feedback" in place.names and fresh is not None:
         return _resized_feedback_pieces(x, new_n, path, fresh)
@@ -238,7 +234,7 @@ def _resize_leaf(x: Any, new_n: int, way: str, place: _PlaceToResize, fresh: Any
         data = np.asarray(jax.random.key_data(x))
         rows = _resized_rows(data, new_n, "cycle" if way == "mean" else way, path, n)
         return jax.random.wrap_key_data(jnp.asarray(rows), impl=jax.random.key_impl(x))
-    if _is_divided_to_resize(x):
+    if _is_divided(x):
         return _resized_rows_on_devices(x, new_n, way, path, n)
     return _resized_rows(np.asarray(x), new_n, way, path, n)
 
@@ -250,11 +246,11 @@ def _resized_rows_on_devices(x: jax.Array, new_n: int, way: str, path: str, n: i
         return jnp.stack([mean] * new_n)
     same = (x == x[:1]) | ((x != x) & (x[:1] != x[:1]))  # a NaN equals itself
     if way == "equal" and not bool(jnp.all(same)):
-        _refuse_to_resize_different(path, n)
+        _refuse_different(path, n)
     return jnp.stack([x[j % n] for j in range(new_n)])
 
 
-def _refuse_to_resize_different(path: str, n: int) -> NoReturn:
+def _refuse_different(path: str, n: int) -> NoReturn:
     raise ValueError(
         f"resize_replicas: {path} differs between the {n} replicas, but the policy requires "
         'them to be equal; give its name, or "counts", the policy "cycle".'
@@ -267,7 +263,7 @@ def _resized_rows(x: np.ndarray, new_n: int, way: str, path: str, n: int) -> np.
         return np.stack([mean] * new_n)
     # Compare bytes, so that a NaN equals itself.
     if way == "equal" and any(x[i].tobytes() != x[0].tobytes() for i in range(1, n)):
-        _refuse_to_resize_different(path, n)
+        _refuse_different(path, n)
     return np.stack([x[j % n] for j in range(new_n)])
 
 
@@ -279,7 +275,7 @@ def _resized_feedback_pieces(x: Any, new_n: int, path: str, fresh: Any) -> Any:
             f"{jnp.ndim(x)} axes in all, got shape {jnp.shape(fresh)}; make it with "
             "Replicas.wrap(tx.init)."
         )
-    return fresh if _is_divided_to_resize(fresh) else np.asarray(fresh)
+    return fresh if _is_divided(fresh) else np.asarray(fresh)
 
 
 def _resized_by_reset(x: Any, new_n: int, path: str, fresh: Any) -> Any:

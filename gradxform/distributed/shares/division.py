@@ -148,7 +148,7 @@ def division_of_shape(
         if not divisible or 0 in shard:
             whole.append(axis)
             continue
-        tiled = [d for d in divisible if _division_fills_tiles(shard, d, size)]
+        tiled = [d for d in divisible if _fills_tiles(shard, d, size)]
         best = tiled[0] if tiled else max(divisible, key=lambda d: shard[d])
         best = favorite if favorite in divisible else best
         shard[best] //= size
@@ -156,6 +156,6 @@ def division_of_shape(
     return Division(tuple(cuts), tuple(whole))
 
 
-def _division_fills_tiles(shape: list[int], d: int, size: int) -> bool:
+def _fills_tiles(shape: list[int], d: int, size: int) -> bool:
     from_end = len(shape) - d
     return from_end > len(_TILE) or (shape[d] // size) % _TILE[-from_end] == 0

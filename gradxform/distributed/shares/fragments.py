@@ -14,7 +14,7 @@ from gradxform.types import Array, PyTree
 _FINE = 1 / 10
 
 
-class _FragmentPiece(NamedTuple):
+class _Piece(NamedTuple):
     """A slice of a leaf along one axis; all of a leaf that is not cut."""
 
     start: int
@@ -38,22 +38,21 @@ class Fragments:
 
     def __init__(self, leaves: Sequence[Any], count: int, within: str = "entry") -> None:
         self.count = count
-        sizes = [_nbytes_to_fragment(x) for x in leaves]
+        sizes = [_nbytes(x) for x in leaves]
         room = -(-sum(sizes) // count)
         last = {"entry": None, "row": 1}.get(within, 0)
         shapes = [shape_of(x)[:last] for x in leaves]
-        self.axes = [_fragment_axis(*row, room) for row in zip(shapes, sizes, strict=True)]
+        self.axes = [_axis(*row, room) for row in zip(shapes, sizes, strict=True)]
         lengths = [
             shape[axis] if shape else 1 for shape, axis in zip(shapes, self.axes, strict=True)
         ]
-        self.pieces = _fragment_pieces_of_leaves(lengths, sizes, room, count)
+        self.pieces = _pieces_of_leaves(lengths, sizes, room, count)
 
     def split(self, tree: PyTree, fragment: int | None = None) -> PyTree:
         """Return the pieces of a tree, or those of one fragment."""
         leaves, treedef = jax.tree.flatten(tree)
         return treedef.unflatten(
-            _cut_fragment_pieces(*row, fragment)
-            for row in zip(leaves, self.axes, self.pieces, strict=True)
+            _cut_pieces(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
         )
 
     def dtypes(self, dtypes: Sequence[Any], fragment: int) -> list[Any]:
@@ -66,19 +65,17 @@ class Fragments:
         leaves, treedef = jax.tree.flatten(tree)
         news = treedef.flatten_up_to(pieces)
         rows = zip(leaves, news, self.axes, self.pieces, strict=True)
-        return treedef.unflatten(_with_fragment_pieces(*row, fragment) for row in rows)
+        return treedef.unflatten(_with_pieces(*row, fragment) for row in rows)
 
 
-def _fragment_axis(shape: tuple[int, ...], size: int, room: int) -> int:
+def _axis(shape: tuple[int, ...], size: int, room: int) -> int:
     """Return along which axis to cut a leaf, of the axes whose lengths are given."""
     fine = [axis for axis, length in enumerate(shape) if size <= _FINE * room * length]
     longest = max(range(len(shape)), key=lambda axis: shape[axis], default=0)
     return fine[0] if fine else longest
 
 
-def _cut_fragment_pieces(
-    x: Array, axis: int, pieces: Sequence[_FragmentPiece], fragment: int | None
-) -> Any:
+def _cut_pieces(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
     if len(pieces) == 1:
         return None if fragment not in (None, pieces[0].fragment) else x
     return tuple(
@@ -89,9 +86,7 @@ def _cut_fragment_pieces(
     )
 
 
-def _with_fragment_pieces(
-    x: Array, new: Any, axis: int, pieces: Sequence[_FragmentPiece], fragment: int
-) -> Array:
+def _with_pieces(x: Array, new: Any, axis: int, pieces: Sequence[_Piece], fragment: int) -> Array:
     if len(pieces) == 1:
         return new if pieces[0].fragment == fragment else x
     for piece, part in zip(pieces, new, strict=True):
@@ -100,16 +95,16 @@ def _with_fragment_pieces(
     return x
 
 
-def _nbytes_to_fragment(x: Any) -> int:
+def _nbytes(x: Any) -> int:
     size = 1
     for n in shape_of(x):
         size *= n
     return size * dtype_of(x).itemsize
 
 
-def _fragment_pieces_of_leaves(
+def _pieces_of_leaves(
     lengths: Sequence[int], sizes: Sequence[int], room: int, count: int
-) -> list[list[_FragmentPiece]]:
+) -> list[list[_Piece]]:
     """Return the pieces of every leaf, the largest leaves placed first.
 
     Each goes whole into the least full fragment if there is room for it; otherwise its rows fill
@@ -122,7 +117,7 @@ def _fragment_pieces_of_leaves(
       count: the number of fragments.
     """
     fragments = [(0, i) for i in range(count)]  # bytes so far, and the number: a heap
-    out: list[list[_FragmentPiece]] = [[] for _ in lengths]
+    out: list[list[_Piece]] = [[] for _ in lengths]
     for leaf in sorted(range(len(lengths)), key=lambda i: -sizes[i]):
         rows = lengths[leaf]
         row = sizes[leaf] / max(rows, 1)
@@ -133,6 +128,6 @@ def _fragment_pieces_of_leaves(
             fits_whole = not start and load + sizes[leaf] <= room
             stop = rows if fits_whole or rows <= 1 else min(rows, start + fit)
             heapq.heappush(fragments, (load + round(row * (stop - start)), fragment))
-            out[leaf].append(_FragmentPiece(start, max(stop, start), fragment))
+            out[leaf].append(_Piece(start, max(stop, start), fragment))
             start = max(stop, start + 1)
     return out

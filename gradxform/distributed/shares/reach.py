@@ -62,7 +62,7 @@ def _reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
             undeclared.append(one)
             continue
         if part_reach in _LOOKS_AT:
-            _refuse_reach(part, one, f"looks at {_LOOKS_AT[part_reach]}", _NOT_ON_SHARDS)
+            _refuse(part, one, f"looks at {_LOOKS_AT[part_reach]}", _NOT_ON_SHARDS)
         reach = "row" if part_reach == "row" else reach
     return reach, undeclared
 
@@ -87,7 +87,7 @@ def check_leafwise(part: Any, tx: Any, params: Params) -> None:
         if not isinstance(one, ArrayRule) and not inner_parts(one) and not _declares_own_reach(one):
             undeclared.append(one)
         elif own_locality_of(one) == "tree":
-            _refuse_reach(part, one, f"looks at {_LOOKS_AT['tree']}", _NOT_IN_SHARDS)
+            _refuse(part, one, f"looks at {_LOOKS_AT['tree']}", _NOT_IN_SHARDS)
     check_entrywise(part, undeclared, params, _NOT_IN_SHARDS)
 
 
@@ -106,7 +106,7 @@ def _declares_own_reach(tx: Any) -> bool:
     return any("locality" in vars(c) for c in type(tx).__mro__ if c is not Traits)
 
 
-def _refuse_reach(part: Any, one: Any, why: str, so: str) -> NoReturn:
+def _refuse(part: Any, one: Any, why: str, so: str) -> NoReturn:
     name = name_of(one)
     if not isinstance(one, GradientTransformation):  # name the function that made it: optax.adam
         function = getattr(one, "update", one)
@@ -135,14 +135,14 @@ def check_entrywise(
     leaves, treedef = jax.tree.flatten(params)
     kinds = tuple((jnp.shape(p), dtype_of(p)) for p in leaves)
     for one in undeclared:
-        ask = _why_reach_not_entrywise if is_hashable(one) else _why_reach_not_entrywise.__wrapped__
+        ask = _why_not_entrywise if is_hashable(one) else _why_not_entrywise.__wrapped__
         why = ask(one, treedef, kinds)
         if why:
-            _refuse_reach(part, one, why, so)
+            _refuse(part, one, why, so)
 
 
 @functools.lru_cache(maxsize=128)
-def _why_reach_not_entrywise(tx: Any, treedef: Any, kinds: tuple[Any, ...]) -> str | None:
+def _why_not_entrywise(tx: Any, treedef: Any, kinds: tuple[Any, ...]) -> str | None:
     """Return why a transform is not known to be entrywise; None if it is."""
     # Also trace it with long dimensions that differ between the arrays: a program may depend on
     # sizes, and one that mixes arrays of such shapes must look further than at single entries.

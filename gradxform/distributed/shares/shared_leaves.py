@@ -14,22 +14,22 @@ def is_shared(tree: PyTree) -> list[bool]:
     Shared leaves are those in fields of states that are annotated `Everywhere`, anywhere in the
     tree.
     """
-    return _shared_leaf_flags(tree, Everywhere)
+    return _leaf_flags(tree, Everywhere)
 
 
 def is_per_device(tree: PyTree) -> list[bool]:
     """Return for every leaf whether it is in a field of a state that is annotated `PerDevice`."""
-    return _shared_leaf_flags(tree, PerDevice)
+    return _leaf_flags(tree, PerDevice)
 
 
-def _shared_leaf_flags(tree: PyTree, mark: Any) -> list[bool]:
+def _leaf_flags(tree: PyTree, mark: Any) -> list[bool]:
     """Return for every leaf whether it is in a field of a state with that annotation."""
     flags: list[bool] = []
-    _visit_shared_leaves(tree, mark, False, flags)
+    _visit(tree, mark, False, flags)
     return flags
 
 
-def _visit_shared_leaves(x: Any, mark: Any, inside: bool, flags: list[bool]) -> None:
+def _visit(x: Any, mark: Any, inside: bool, flags: list[bool]) -> None:
     one_level = jax.tree_util.default_registry.flatten_one_level(x)
     if one_level is None:
         flags.append(inside)
@@ -37,14 +37,12 @@ def _visit_shared_leaves(x: Any, mark: Any, inside: bool, flags: list[bool]) -> 
     marked: tuple[str, ...] = ()
     names = getattr(type(x), "_fields", None)
     if names is not None and hasattr(type(x), "__annotations__"):
-        marked = _marks_of_shared_leaves(type(x), mark)
+        marked = _marks(type(x), mark)
     for i, child in enumerate(one_level[0]):
-        _visit_shared_leaves(
-            child, mark, inside or (names is not None and names[i] in marked), flags
-        )
+        _visit(child, mark, inside or (names is not None and names[i] in marked), flags)
 
 
-def _marks_of_shared_leaves(cls: type, mark: Any) -> tuple[str, ...]:
+def _marks(cls: type, mark: Any) -> tuple[str, ...]:
     """Return the fields of a state that have the annotation."""
     try:
         return marked_fields(cls, mark)

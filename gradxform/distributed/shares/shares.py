@@ -61,9 +61,7 @@ class Shares:
         if self.axes:
             ps, treedef = jax.tree.flatten(params)
             rows = zip(self._divisions, ps, treedef.flatten_up_to(parts), strict=True)
-            whole = [
-                jax.tree.map(functools.partial(_whole_of_shares, d, p), new) for d, p, new in rows
-            ]
+            whole = [jax.tree.map(functools.partial(_whole, d, p), new) for d, p, new in rows]
             parts = treedef.unflatten(whole)
         return self._pieces.merged(params, parts, fragment)
 
@@ -74,7 +72,7 @@ class Shares:
         return treedef.unflatten([as_varying(x, d.axes) for d, x in pairs])
 
 
-def _whole_of_shares(division: Division, p: Array, piece: Array) -> Array:
+def _whole(division: Division, p: Array, piece: Array) -> Array:
     tracked_axes = [name for name in division.axes if knows_what_varies(name)]
     return division.gather(
         piece, bool(tracked_axes) and not any(varies_along(p, name) for name in tracked_axes)

@@ -9,14 +9,12 @@ from gradxform.distributed.averaging.exchange import Exchanging
 from gradxform.distributed.shares.param_places import Parameter
 from gradxform.distributed.shares.shared_leaves import is_per_device
 from gradxform.distributed.wire.feedback import FeedbackState, LowRankState, is_nothing
-from gradxform.leaves import Path, flatten_with_names
+from gradxform.leaves import flatten_with_names
+from gradxform.leaves.slot_dims import Dims, kept_dims, owner_of
 from gradxform.leaves.storage import StoredArray, is_stored
 from gradxform.tree.params_in_state import map_params
 from gradxform.types import Params, PyTree
 from gradxform.wrappers.parts import all_parts
-
-# For every dimension of a leaf, the matching dimension of the parameter.
-Dims = list[int | None]
 
 
 class Match(NamedTuple):
@@ -51,119 +49,28 @@ def match_leaves(
     """
     indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
 
-    def owner_of(_: Any, index: Any) -> int:
+    def index_of(_: Any, index: Any) -> int:
         # One array for all parameters, as inside `flatten`, meets the whole tree of indices.
         return index if isinstance(index, int) else _NO_OWNER
 
     try:
-        owners = map_params(tx, owner_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
+        owners = map_params(tx, index_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
     except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
         owners = jax.tree.map(lambda _: _NO_OWNER, state)
     named, _ = flatten_with_names(state)
     has_fragments = any(getattr(part, "fragments", 1) > 1 for part in all_parts(tx))
+    by_path = {parameter.path: i for i, parameter in enumerate(parameters)}
     out = []
     for (names, leaf), owner in zip(named, jax.tree.leaves(owners), strict=True):
-        index, rest = (owner, ()) if owner != _NO_OWNER else _owner_of_slot(names, parameters)
+        index, rest = owner, ()
+        if owner == _NO_OWNER:
+            path, rest = owner_of(names, by_path)
+            index = None if path is None else by_path[path]
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:
-            shape = parameters[index].shape
-            if has_fragments and _OF_FRAGMENTS & set(names) and _is_slot_a_slice(shape, leaf.shape):
-                dims = list(range(len(shape)))
-            else:
-                dims = _kept_slot_dims(shape, leaf.shape, names, rest)
+            dims = kept_dims(parameters[index].shape, leaf.shape, names, rest, has_fragments)
         out.append(Match(index, dims))
     return out
-
-
-# The fields of states that have an array for each fragment of a parameter.
-_OF_FRAGMENTS = {"outer", "pending", "feedback"}
-
-
-def _is_slot_a_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
-    """Whether a leaf may be a slice of a parameter along one axis."""
-    if len(leaf_shape) != len(shape):
-        return False
-    pairs = [(a, b) for a, b in zip(leaf_shape, shape, strict=True) if a != b]
-    return len(pairs) < 2 and all(a < b for a, b in pairs)
-
-
-def _owner_of_slot(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
-    """Return the parameter whose path the path of a leaf contains, and the names after it."""
-    best: tuple[int, int, int] | None = None
-    for i, parameter in enumerate(parameters):
-        length = len(parameter.path)
-        for start in range(len(names) - length + 1):
-            if names[start : start + length] != parameter.path:
-                continue
-            if best is None or (length, start) >= best[:2]:
-                best = (length, start, i)
-    if best is None:
-        return None, ()
-    length, start, i = best
-    return i, names[start + length :]
-
-
-def _kept_slot_dims(
-    shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path, rest: Path
-) -> Dims:
-    """Return for each dimension of a leaf the one of its parameter that it keeps.
-
-    Args:
-      shape: the shape of the parameter.
-      leaf_shape: the shape of the leaf.
-      names: the path of the leaf.
-      rest: the end of it, after the path of the parameter.
-    """
-    if leaf_shape == shape:
-        return list(range(len(shape)))
-    if len(leaf_shape) == len(shape) and all(
-        size in (1, n) for size, n in zip(leaf_shape, shape, strict=True)
-    ):  # sums that keep the axes summed over, with length 1
-        return [
-            d if size == n else None
-            for d, (size, n) in enumerate(zip(leaf_shape, shape, strict=True))
-        ]
-    dims = _slot_dims_of_kth_array(shape, leaf_shape, rest)
-    if dims is None:
-        dims = _slot_dims_of_means(shape, leaf_shape, names)
-    return _first_slot_dims(shape, leaf_shape) if dims is None else dims
-
-
-def _slot_dims_of_kth_array(
-    shape: tuple[int, ...], leaf_shape: tuple[int, ...], rest: tuple[str, ...]
-) -> Dims | None:
-    """Match the first dimension of the k-th of several arrays to the parameter's k-th."""
-    k = int(rest[-1]) if rest and rest[-1].isdigit() else len(shape)
-    if k >= len(shape) or not leaf_shape or leaf_shape[0] != shape[k]:
-        return None
-    return [k] + [None] * (len(leaf_shape) - 1)
-
-
-def _slot_dims_of_means(
-    shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path
-) -> Dims | None:
-    """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
-
-    The last of several dimensions of one length counts as the longest, as in NumPy's stable sort.
-    """
-    by_length = sorted(range(len(shape)), key=lambda d: shape[d])
-    for name, place in ("v_row", -1), ("v_col", -2):
-        if name in names and len(shape) > 1:
-            dims = [d for d in range(len(shape)) if d != by_length[place]]
-            if tuple(shape[d] for d in dims) == leaf_shape:
-                return list(dims)
-    return None
-
-
-def _first_slot_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
-    """Match each dimension of a leaf to the first of its length after the one matched before."""
-    dims: Dims = []
-    start = 0
-    for size in leaf_shape:
-        dim = next((d for d in range(start, len(shape)) if shape[d] == size), None)
-        dims.append(dim)
-        start = start if dim is None else dim + 1
-    return dims
 
 
 # ----------------------------------------------------------------------- what is still to be sent

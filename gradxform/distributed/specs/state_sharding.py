@@ -88,10 +88,10 @@ def _shardings_of_stored_leaf(x: Any, place: Place, replicated: Place) -> Any:
     if not isinstance(x, StoredArray):
         return place
     placed = x.placed(place, replicated)
-    return jax.tree.map(_sharding_fitting_array, placed, x, is_leaf=is_place)
+    return jax.tree.map(_fitting_array, placed, x, is_leaf=is_place)
 
 
-def _sharding_fitting_array(place: Place, array: Any) -> Place:
+def _fitting_array(place: Place, array: Any) -> Place:
     """Return a place without the axes that do not divide the array, such as that of its scales."""
     if not isinstance(place, NamedSharding):
         return place

@@ -21,9 +21,9 @@ from gradxform.distributed.shares.param_places import (
 )
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.slot_dims import as_seen, divide_feedback, give_rows, match_leaves
-from gradxform.distributed.wire.axis import axis_names, check_in_mesh
+from gradxform.distributed.wire.axis import axes_argument, axis_names, check_in_mesh
 from gradxform.distributed.wire.decisions import differing_results
-from gradxform.errors import leaf_path, name_of, shown
+from gradxform.errors import leaf_path, name_of, require_dict, shown
 from gradxform.leaves import dtype_of, path_at
 from gradxform.leaves.storage import StoredArray, is_stored
 from gradxform.types import Params, PyTree
@@ -111,14 +111,15 @@ def state_specs(
         gradients before their mean: name their axis in `replicas`.
     """
     check_transform("state_specs", tx, "tx")
-    parameters = _placed_by_specs(read_places("state_specs", params, _specs_or_own(params, specs)))
+    require_dict("state_specs", "extra", extra)
+    parameters = _placed(read_places("state_specs", params, _specs_or_own(params, specs)))
     parts = list(all_parts(tx))
-    apart = _replica_axes_for_specs(parts, replicas)
-    divided = _dividing_axes_for_specs(parts)
-    mesh = _mesh_for_state_specs(mesh, params, specs)
-    _check_axes_of_specs(parameters, params, parts, apart, mesh)
+    apart = _replica_axes(parts, replicas)
+    divided = _dividing_axes(parts)
+    mesh = _mesh(mesh, params, specs)
+    _check_axes(parameters, params, parts, apart, mesh)
     lengths = {} if mesh is None else dict(mesh.shape)
-    layout = _StateSpecsCall(tx, params, parameters, apart, divided, lengths)
+    layout = _Call(tx, params, parameters, apart, divided, lengths)
     specs = layout.specs()
     layout.check_equal(specs, extra or {})
     return specs
@@ -127,13 +128,13 @@ def state_specs(
 def divided_specs(tx: Any, params: Params, mesh: Mesh | AbstractMesh) -> PyTree:
     """Return `state_specs` for whole parameters, without a check that replicas stay equal."""
     parameters = read_places("state_specs", params, PartitionSpec())
-    divided = _dividing_axes_for_specs(list(all_parts(tx)))
+    divided = _dividing_axes(list(all_parts(tx)))
     for name in divided:
-        _check_spec_axis_in_mesh(name, mesh, tx)
-    return _StateSpecsCall(tx, params, parameters, (), divided, dict(mesh.shape)).specs()
+        _check_axis_in_mesh(name, mesh, tx)
+    return _Call(tx, params, parameters, (), divided, dict(mesh.shape)).specs()
 
 
-class _StateSpecsCall:
+class _Call:
     """One call of `state_specs`."""
 
     def __init__(
@@ -239,10 +240,10 @@ class _StateSpecsCall:
         kinds = () if self.apart else tuple(k.State for k in Exchanging.__subclasses__())
         nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kinds))
         hidden = next((type(x).__name__ for x in nodes if isinstance(x, kinds)), None)
-        if not self.divided and any(map(_hides_parts_from_specs, all_parts(self.tx))):
+        if not self.divided and any(map(_hides_parts, all_parts(self.tx))):
             pieces = self._state(self.lengths, self.lengths)
             pairs = zip(*(jax.tree.leaves(as_seen(x)) for x in (state, pieces)), strict=True)
-            hidden = "part that divides it" if any(_spec_dims(a, b) for a, b in pairs) else hidden
+            hidden = "part that divides it" if any(_dims(a, b) for a, b in pairs) else hidden
         if hidden is not None:
             raise ValueError(
                 f"state_specs: the state has a {hidden}, and {name_of(self.tx)} does not show "
@@ -272,7 +273,7 @@ class _StateSpecsCall:
             entries: _Axes = []
             if match.parameter is not None:
                 _, shape, place = parameters[match.parameter]
-                entries = [_spec_axes_among(axes_in(entry), axes) for entry in entries_of(place)]
+                entries = [_axes_among(axes_in(entry), axes) for entry in entries_of(place)]
                 entries += [()] * len(shape)
             out.append([() if d is None else entries[d] for d in match.dims])
         return out
@@ -289,24 +290,24 @@ class _StateSpecsCall:
             # Along an axis of replicas, each has a row of its own for its piece.
             added = () if axis in self.apart else (axis,)
             for entries, a, b, first in zip(axes, before, after, alone, strict=True):
-                for dim in _spec_dims(a, b):
+                for dim in _dims(a, b):
                     entries[dim] += added if dim < first else ()
             before = after
         together = tuple(name for name in self.divided if name not in self.apart)
         for entries, a, b, first in zip(axes, whole, before, alone, strict=True):
-            for dim in _spec_dims(a, b):
+            for dim in _dims(a, b):
                 entries[dim] += together if dim >= first else ()
         divide_feedback(self.tx, self.apart, state, axes)
         give_rows(state, axes, together)
 
 
-def _spec_dims(whole: Any, piece: Any) -> list[int]:
+def _dims(whole: Any, piece: Any) -> list[int]:
     """Return the dimensions of a leaf of the state that its spec must divide."""
     pairs = enumerate(zip(whole.shape, piece.shape, strict=True))
     return [dim for dim, (n, k) in pairs if n != k]
 
 
-def _spec_axes_among(entry: tuple[str, ...], axes: Iterable[str]) -> tuple[str, ...]:
+def _axes_among(entry: tuple[str, ...], axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in entry if name in axes)
 
 
@@ -325,30 +326,30 @@ def _specs_or_own(params: Params, specs: PyTree) -> PyTree:
     return jax.tree.map(own, params)
 
 
-def _placed_by_specs(parameters: list[Parameter]) -> list[Parameter]:
+def _placed(parameters: list[Parameter]) -> list[Parameter]:
     """Return the parameters with a `PartitionSpec` for a place."""
     return [p._replace(place=PartitionSpec(*entries_of(p.place))) for p in parameters]
 
 
-def _replica_axes_for_specs(parts: list[Any], replicas: str | tuple[str, ...]) -> tuple[str, ...]:
+def _replica_axes(parts: list[Any], replicas: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes of replicas that differ, the outermost first."""
-    names = (replicas,) if isinstance(replicas, str) else tuple(replicas)
+    names = axes_argument("state_specs", "replicas", replicas)
     ours = [
         name for part in parts if isinstance(part, Exchanging) for name in axis_names(part.axis)
     ]
     return tuple(dict.fromkeys((*names, *ours)))
 
 
-def _dividing_axes_for_specs(parts: list[Any]) -> tuple[str, ...]:
+def _dividing_axes(parts: list[Any]) -> tuple[str, ...]:
     """Return the axes over which parts divide their states."""
     return tuple(dict.fromkeys(name for part in parts for name in getattr(part, "divides", ())))
 
 
-def _hides_parts_from_specs(part: Any) -> bool:
+def _hides_parts(part: Any) -> bool:
     return not isinstance(part, GradientTransformation) or type(part) in OF_FUNCTIONS
 
 
-def _mesh_for_state_specs(mesh: Any, params: Params, specs: PyTree) -> Any:
+def _mesh(mesh: Any, params: Params, specs: PyTree) -> Any:
     """Return the mesh, that of the given shardings, or the current one; None if there is none."""
     if mesh is not None:
         if not isinstance(mesh, Mesh | AbstractMesh):
@@ -362,7 +363,7 @@ def _mesh_for_state_specs(mesh: Any, params: Params, specs: PyTree) -> Any:
     return of_leaves if of_leaves is not None else None if current.empty else current
 
 
-def _check_axes_of_specs(
+def _check_axes(
     parameters: list[Parameter],
     params: Params,
     parts: list[Any],
@@ -371,12 +372,12 @@ def _check_axes_of_specs(
 ) -> None:
     """Require every axis to be in the mesh, to be free for parameters, and to divide them."""
     gathered = {name for p in parts if getattr(p, "takes_whole", False) for name in p.divides}
-    for name in (*_dividing_axes_for_specs(parts), *(apart if mesh is not None else ())):
-        _check_spec_axis_in_mesh(name, mesh)
+    for name in (*_dividing_axes(parts), *(apart if mesh is not None else ())):
+        _check_axis_in_mesh(name, mesh)
     for i, parameter in enumerate(parameters):
         for dim, entry in enumerate(entries_of(parameter.place)):
             for name in axes_in(entry):
-                _check_spec_axis_in_mesh(name, mesh)
+                _check_axis_in_mesh(name, mesh)
                 if name in apart or name in gathered:
                     kind = "replicas" if name in apart else "zero1, which divides states itself"
                     raise ValueError(
@@ -391,7 +392,7 @@ def _check_axes_of_specs(
                 )
 
 
-def _check_spec_axis_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
+def _check_axis_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
     if mesh is None:
         raise ValueError(
             f"state_specs: the mesh is needed, for the length of its axis {name!r}; give mesh=..., "

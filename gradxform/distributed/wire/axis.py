@@ -38,6 +38,25 @@ def axis_names(axis: Axes) -> tuple[str, ...]:
     return (axis,) if isinstance(axis, str) else tuple(axis)
 
 
+def axes_argument(part: Any, argument: str, axis: Any) -> tuple[str, ...]:
+    """Return the names in an argument: a name, or a tuple or a list of different names.
+
+    Raises:
+      TypeError: if it is something else.
+      ValueError: if a name is empty or stands in it twice.
+    """
+    names = (axis,) if isinstance(axis, str) else axis
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            must_be(part, argument, "the name of a mesh axis, or a tuple of names", axis)
+        )
+    if not all(names) or len(set(names)) != len(names):
+        raise ValueError(
+            must_be(part, argument, "the name of a mesh axis, or a tuple of different names", axis)
+        )
+    return tuple(names)
+
+
 def check_in_mesh(part: Any, axis: str, names: Iterable[str]) -> None:
     """Require an axis to be among those of a mesh."""
     if axis not in names:
@@ -124,8 +143,11 @@ def local_view(params: PyTree, axis: Axes) -> PyTree:
     Args:
       params: replicated parameters.
       axis: the name of the axis, or several.
+
+    Raises:
+      TypeError, ValueError: if `axis` is something else.
     """
-    return as_varying(params, axis)
+    return as_varying(params, axes_argument("local_view", "axis", axis))
 
 
 def require_local(part: Any, grads: PyTree, axis: Axes) -> None:

@@ -89,7 +89,7 @@ class Blocks(Compression):
         return self.numbers(arrays).reshape(n, length)
 
 
-def _blocks_scaled_for_compression(x: Array, largest: float) -> tuple[Array, Array]:
+def _blocks_scaled(x: Array, largest: float) -> tuple[Array, Array]:
     """Return blocks divided by their scales, with the largest magnitude at `largest`."""
     scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / largest
     # XLA for CPUs may leave NaN out of a maximum, and an integer cannot be NaN.
@@ -120,7 +120,7 @@ class int8(Blocks):
 
     def coded(self, x: Array) -> Sequence[Array]:
         """Return integers, and scales."""
-        codes, scales = _blocks_scaled_for_compression(x, 127)
+        codes, scales = _blocks_scaled(x, 127)
         return jnp.round(codes).astype(jnp.int8), scales
 
     def numbers(self, message: Sequence[Array]) -> Array:
@@ -159,7 +159,7 @@ class float8(Blocks):
     def coded(self, x: Array) -> Sequence[Array]:
         """Return float8 numbers, and scales."""
         dtype = jnp.dtype(FLOAT8[self.kind])
-        codes, scales = _blocks_scaled_for_compression(x, float(jnp.finfo(dtype).max))
+        codes, scales = _blocks_scaled(x, float(jnp.finfo(dtype).max))
         return cast(codes, dtype), scales
 
     def numbers(self, message: Sequence[Array]) -> Array:

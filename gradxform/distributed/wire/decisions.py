@@ -34,7 +34,7 @@ def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], ax
       ValueError: if a condition around an exchange may differ; the message has its line.
     """
     flags = [not s and _may_decide_differently(x) for x, s in zip(args, shared, strict=True)]
-    _DecisionReader(axis).read(closed, flags)
+    _Reader(axis).read(closed, flags)
 
 
 def differing_results(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
@@ -45,7 +45,7 @@ def differing_results(closed: Any, flags: Sequence[bool], axis: str) -> list[boo
       flags: for each argument, whether it may differ.
       axis: the axis of replicas.
     """
-    return _DecisionReader(axis, refuses=False).read(closed, flags)
+    return _Reader(axis, refuses=False).read(closed, flags)
 
 
 def _may_decide_differently(x: Any) -> bool:
@@ -53,7 +53,7 @@ def _may_decide_differently(x: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact) or dtype == jnp.bool_
 
 
-class _DecisionReader:
+class _Reader:
     """Tracks through a program which values may differ between replicas."""
 
     def __init__(self, axis: str, refuses: bool = True) -> None:

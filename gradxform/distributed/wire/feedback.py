@@ -16,11 +16,7 @@ from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import Path, align_slot, dtype_of, is_hole, path_at, structure_of, with_paths
 from gradxform.numerics import at_least_float32
 from gradxform.types import Array, PyTree, Slot
-
-__all__ = [
-    "FeedbackState",
-    "LowRankState",
-]
+from gradxform.values.export_names import announce_named_tuples
 
 _BFLOAT16 = Cast(jnp.dtype(jnp.bfloat16))
 
@@ -105,7 +101,7 @@ def first_feedback(
     sliced = iter([inner_axes] * len(jax.tree.leaves(params)) if slices is None else slices)
     for path, p in with_paths(params):
         if not is_hole(p):
-            first = _first_feedback(part, path, p, axis, next(sliced), flat) or (
+            first = _first(part, path, p, axis, next(sliced), flat) or (
                 nothing_remembered(),
                 nothing_remembered(),
             )
@@ -130,7 +126,7 @@ def is_nothing(x: Any) -> bool:
     return not x.size or not jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _first_feedback(
+def _first(
     part: Any, path: Path, p: Any, axis: Axes, inner_axes: tuple[str, ...], flat: bool
 ) -> Any:
     shape, dtype = jnp.shape(p), dtype_of(p)
@@ -220,7 +216,7 @@ def summed_with_feedback(
             codec = codec_of(part, jnp.shape(x), x.dtype, dtype, axis, inner)
             if codec is not None and memory[i] is not None:
                 needed = new_error(x.shape, codec, axis, inner, flat)
-                _check_feedback_error(part, updates, i, memory[i], needed)
+                _check_error(part, updates, i, memory[i], needed)
             outgoing[i] = Sent(x, codec, memory[i], inner)
     results, rests = sums(list(outgoing.values()), axis, ok, divisor)
     for i, total, rest in zip(outgoing, results, rests, strict=True):
@@ -236,7 +232,7 @@ def summed_with_feedback(
     return totals, type(feedback)(*new)
 
 
-def _check_feedback_error(part: Any, updates: PyTree, i: int, error: Error, needed: Error) -> None:
+def _check_error(part: Any, updates: PyTree, i: int, error: Error, needed: Error) -> None:
     shapes, wanted = (tuple(jnp.shape(x) for x in pair) for pair in (error, needed))
     if shapes != wanted:
         raise ValueError(
@@ -245,3 +241,6 @@ def _check_feedback_error(part: Any, updates: PyTree, i: int, error: Error, need
             "made for other parameters, another compression or another number of replicas? "
             "resize_replicas changes the number, with a fresh state of the new one."
         )
+
+
+announce_named_tuples(__name__)

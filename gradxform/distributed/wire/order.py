@@ -23,10 +23,10 @@ def ordered_after(x: Array, *earlier: Array) -> Array:
     firsts = [jnp.real(e.reshape(-1)[0]) for e in earlier if e.size and varying_axes(e) <= own_axes]
     if not firsts:
         return x
-    return lax.platform_dependent(x, firsts, cpu=_tied_in_order, default=lambda x, firsts: x)
+    return lax.platform_dependent(x, firsts, cpu=_tied, default=lambda x, firsts: x)
 
 
-def _tied_in_order(x: Array, firsts: list[Array]) -> Array:
+def _tied(x: Array, firsts: list[Array]) -> Array:
     """Return `x` by a choice that is always the same, which no compiler knows."""
     always = jnp.ones((), jnp.bool_)
     for first in firsts:

@@ -15,10 +15,6 @@ from gradxform.linalg import orthonormal
 from gradxform.types import Array, PositiveInt
 from gradxform.values.fields import value
 
-__all__ = [
-    "powersgd",
-]
-
 
 class LowRank(NamedTuple):
     """The memory of `powersgd` for one array of matrices."""

@@ -92,8 +92,8 @@ def new_error(
       flat: whether what is remembered is a vector also without such axes.
     """
     if inner or flat:
-        shape = (_wire_slice_length(shape, inner),)
-    length = _wire_cut_of(shape, size_of(axis), codec.unit).length
+        shape = (_slice_length(shape, inner),)
+    length = _cut(shape, size_of(axis), codec.unit).length
     return Error(jnp.zeros(shape, jnp.float32), jnp.zeros((length,), jnp.float32))
 
 
@@ -113,29 +113,29 @@ def sums(
       ok: whether this replica's arrays count, a boolean scalar.
       divisor: the sums are divided by it, before they are rounded.
     """
-    slices = [_wire_slice(one) for one in sent]
+    slices = [_slice(one) for one in sent]
     totals: list[Any] = [None] * len(sent)
     errors: list[Error | None] = [None] * len(sent)
-    for group in _groups_on_wire(slices, sent):
+    for group in _groups(slices, sent):
         codec = sent[group[0]].codec if slices[group[0]].size else None
         xs, old = [slices[i] for i in group], [sent[i].error for i in group]
         if codec is None:
             results = [
-                (_wire_sum_over_divisor(_replica_sum_on_wire(x, axis, ok), divisor), error)
+                (_sum_over_divisor(_replica_sum(x, axis, ok), divisor), error)
                 for x, error in zip(xs, old, strict=True)
             ]
         else:
-            results = _coded_sums_on_wire(xs, old, codec, axis, ok, divisor)
+            results = _coded_sums(xs, old, codec, axis, ok, divisor)
         for i, (total, error) in zip(group, results, strict=True):
             totals[i], errors[i] = total, error
     for i, one in enumerate(sent):
         if isinstance(one.codec, Cast):  # exact: the sum has been rounded to this dtype
             totals[i] = cast(totals[i], one.codec.dtype)
-        totals[i] = widen(_wire_unslice(totals[i], one.x, one.inner))
+        totals[i] = widen(_unslice(totals[i], one.x, one.inner))
     return totals, errors
 
 
-def _wire_sum_over_divisor(total: Array, divisor: Array | int) -> Array:
+def _sum_over_divisor(total: Array, divisor: Array | int) -> Array:
     return total / jnp.asarray(divisor, real_dtype(total.dtype))
 
 
@@ -172,7 +172,7 @@ def narrow(dtype: Any) -> Cast | None:
     return Cast(jnp.dtype(dtype)) if is_narrow else None
 
 
-def _groups_on_wire(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]]:
+def _groups(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]]:
     """Return which arrays travel together: the small ones of a codec, and each other one alone."""
     groups: dict[Any, list[int]] = {}
     for i, (x, one) in enumerate(zip(xs, sent, strict=True)):
@@ -181,19 +181,19 @@ def _groups_on_wire(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]
     return list(groups.values())
 
 
-def _replica_sum_on_wire(x: Array, axis: Axes, ok: Array | bool) -> Array:
+def _replica_sum(x: Array, axis: Axes, ok: Array | bool) -> Array:
     """Return the sum of an array over the replicas, in float32 or wider."""
-    return lax.psum(as_varying(_counted_on_wire(widen(x), ok), axis), axis_names(axis))
+    return lax.psum(as_varying(_counted(widen(x), ok), axis), axis_names(axis))
 
 
-def _counted_on_wire(x: Array, ok: Array | bool) -> Array:
+def _counted(x: Array, ok: Array | bool) -> Array:
     return x if ok is True else jnp.where(ok, x, jnp.zeros_like(x))
 
 
 # ----------------------------------------------------------------------- sums in two exchanges
 
 
-def _coded_sums_on_wire(
+def _coded_sums(
     xs: Sequence[Array],
     errors: Sequence[Error | None],
     codec: Codec,
@@ -205,15 +205,15 @@ def _coded_sums_on_wire(
     n = size_of(axis)
     before = [error for error in errors if error is not None]  # of all of them, or of none
     keeps_shape = len(xs) == 1 and not before and codec.unit == 1
-    cuts = [_wire_cut_of(x.shape, n, codec.unit, keeps_shape) for x in xs]
+    cuts = [_cut(x.shape, n, codec.unit, keeps_shape) for x in xs]
     ys = [
-        _counted_on_wire(widen(x) if error is None else widen(x) + owed(error.own, codec), ok)
+        _counted(widen(x) if error is None else widen(x) + owed(error.own, codec), ok)
         for x, error in zip(xs, errors, strict=True)
     ]
     pieces = as_varying(joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
-    length = _length_of_wire_pieces(pieces)
+    length = _length_of_pieces(pieces)
     total, left_out = scattered(pieces, codec, axis)
-    total = _wire_sum_over_divisor(total, divisor)
+    total = _sum_over_divisor(total, divisor)
     if before:
         total = total + joined([error.mean for error in before])
         if len(cuts) == 1:  # what codes make of the zeros that fill an array up is not part of it
@@ -254,8 +254,8 @@ def scattered(pieces: Array, codec: Codec, axis: Axes) -> tuple[Array, Array]:
       codec: the form in which they travel.
       axis: the axis of replicas, or several.
     """
-    length, message = _length_of_wire_pieces(pieces), codec.encode(pieces)
-    received = codec.decode(jax.tree.map(_exchanging_on_wire(axis), message), length)
+    length, message = _length_of_pieces(pieces), codec.encode(pieces)
+    received = codec.decode(jax.tree.map(_exchanging(axis), message), length)
     return jnp.sum(received, axis=0), pieces - codec.decode(message, length)
 
 
@@ -267,19 +267,19 @@ def put_together(piece: Array, codec: Codec, axis: Axes) -> tuple[Array, Array]:
       codec: the form in which they travel.
       axis: the axis of replicas, or several.
     """
-    length, message = _length_of_wire_pieces(piece[None]), codec.encode(piece[None])
-    whole = codec.decode(jax.tree.map(_gathering_on_wire(axis), message), length)
+    length, message = _length_of_pieces(piece[None]), codec.encode(piece[None])
+    whole = codec.decode(jax.tree.map(_gathering(axis), message), length)
     return whole, piece - codec.decode(message, length)[0]
 
 
-def _length_of_wire_pieces(pieces: Array) -> int:
+def _length_of_pieces(pieces: Array) -> int:
     return pieces.shape[1] if pieces.ndim > 1 else 1
 
 
-def _exchanging_on_wire(axis: Axes) -> Callable[[Array], Array]:
+def _exchanging(axis: Axes) -> Callable[[Array], Array]:
     """Return the function that gives each replica its pieces of all messages."""
     names = axis_names(axis)
-    if _is_alone_on_wire(axis):
+    if _is_alone(axis):
         return lambda x: x
     if len(names) > 1 or size_of(axis) != 2:
         return lambda x: lax.all_to_all(x, names, 0, 0, tiled=True)
@@ -293,13 +293,13 @@ def _exchanging_on_wire(axis: Axes) -> Callable[[Array], Array]:
     return with_the_other
 
 
-def _is_alone_on_wire(axis: Axes) -> bool:
+def _is_alone(axis: Axes) -> bool:
     """Whether there is one replica, and JAX does not ask for a sum to see that it is the same."""
     return size_of(axis) == 1 and not knows_what_varies(axis)
 
 
-def _gathering_on_wire(axis: Axes) -> Callable[[Array], Array]:
-    if _is_alone_on_wire(axis):
+def _gathering(axis: Axes) -> Callable[[Array], Array]:
+    if _is_alone(axis):
         return lambda x: x
     to: Any = {"to": "invarying"} if knows_what_varies(axis) else {}
 
@@ -325,7 +325,7 @@ def parted(x: Array, lengths: Sequence[int]) -> list[Array]:
     return jnp.split(x, ends[:-1], axis=-1)
 
 
-class _WireCut(NamedTuple):
+class _Cut(NamedTuple):
     """How an array is cut into pieces, one for each replica."""
 
     shape: tuple[int, ...]
@@ -352,28 +352,28 @@ class _WireCut(NamedTuple):
         return jnp.moveaxis(pieces, 0, self.dim).reshape(self.shape)
 
 
-def _wire_cut_of(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _WireCut:
+def _cut(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _Cut:
     """Return how an array is cut: one dimension if possible and wanted, or else all flat."""
     length = -(-math.prod(shape) // (n * unit)) * unit
     dims = [d for d, size in enumerate(shape) if size and size % n == 0] if keeps_shape else []
-    return _WireCut(shape, n, dims[0] if dims else None, length)
+    return _Cut(shape, n, dims[0] if dims else None, length)
 
 
 # ------------------------------------------------------------------------ slices of inner devices
 
 
-def _wire_slice_length(shape: tuple[int, ...], inner: tuple[str, ...]) -> int:
+def _slice_length(shape: tuple[int, ...], inner: tuple[str, ...]) -> int:
     """Return the length of the slice of an array that a device along inner axes sends."""
     return -(-math.prod(shape) // size_of(inner))
 
 
-def _wire_slice(sent: Sent) -> Array:
+def _slice(sent: Sent) -> Array:
     """Return the slice of an array that this device sends, in the form of what is remembered."""
     x, inner = sent.x, sent.inner
     if not inner:
         return x if sent.error is None else x.reshape(sent.error.own.shape)
     flat = x.reshape(-1)
-    flat = jnp.pad(flat, (0, _wire_slice_length(x.shape, inner) * size_of(inner) - flat.size))
+    flat = jnp.pad(flat, (0, _slice_length(x.shape, inner) * size_of(inner) - flat.size))
     for name in inner:
         size = flat.size // size_of(name)
         start = lax.axis_index(name) * size
@@ -381,7 +381,7 @@ def _wire_slice(sent: Sent) -> Array:
     return flat
 
 
-def _wire_unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
+def _unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
     """Return the array from the slices that the devices along the inner axes have."""
     if not inner:
         return total.reshape(x.shape)

@@ -26,7 +26,7 @@ class StepLeaf(NamedTuple):
     division: Division
     p: Array  # this device's shard of the parameter
     new: Array  # the shard after the step, at least float32
-    u: Array  # the inner update of the shard, at least float32
+    u: Any  # the inner update of the shard; None where only the parameter is asked for
     has_copy: bool  # whether the inner transform moves a wider copy
     codec: Codec | None  # the form in which the step travels; None for plain numbers
 

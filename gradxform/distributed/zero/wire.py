@@ -35,11 +35,6 @@ from gradxform.leaves import align, is_hole, path_at, with_paths
 from gradxform.numerics import cast
 from gradxform.types import Array, Params, PerDevice, Slot
 
-__all__ = [
-    "ZeroFeedbackState",
-    "ZeroLowRankState",
-]
-
 
 class ZeroFeedbackState(NamedTuple):
     """The rounding errors of a compression of blocks in `zero1`, still to be sent."""

@@ -53,14 +53,10 @@ from gradxform.leaves import (
 )
 from gradxform.leaves.no_gradient import as_holes, step_of_gradients
 from gradxform.leaves.states import check_state
-from gradxform.numerics import at_least_float32, cast, promote, scalar_dtype
+from gradxform.numerics import at_least_float32, cast, promote, scalar_dtype, sum_as_first
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
-
-__all__ = [
-    "zero1",
-    "Zero1State",
-]
+from gradxform.wrappers.one_pass import call_update_params
 
 
 class Zero1State(NamedTuple):
@@ -124,6 +120,8 @@ class zero1(Transform):
 
     In the state, arrays with the shape of a parameter are divided as `state_specs` says, `feedback`
     is each device's own, and everything else is the same on all devices.
+
+    Of its own kind: each device holds a part of the inner state.
 
     Args:
       inner: the optimizer.
@@ -227,7 +225,7 @@ class zero1(Transform):
 
     # ---------------------------------------------------------------------------------- stepping
 
-    def init(self, params: Params) -> Zero1State:
+    def init(self, params):
         """Return the state of this device's shards."""
         check_bound(self, self.axes)
         check_entrywise(self, check_reach(self, self.inner)[1], params)
@@ -244,9 +242,7 @@ class zero1(Transform):
             inner = self.inner.init(treedef.unflatten(shards))
         return Zero1State(inner, treedef.unflatten(master), feedback)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, Zero1State]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates for the mean gradients, the same on all devices, and the state.
 
         Args:
@@ -280,8 +276,17 @@ class zero1(Transform):
           **extra: extra arguments of the inner transform, the same on all devices.
         """
         self.check_extra(extra)
-        treedef, leaves, state, memory = self._step_shards(grads, state, params, extra)
-        ps = align(self, grads, treedef, params, "the parameters have")
+        update_params: Any = self.update_params
+        return update_params.call(grads, state, params, **extra)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return what `step` does; another part may take some of the extra arguments."""
+        gathers_params = self.compress is None and all(
+            dtype_to_gather(self, dtype_of(p)) == dtype_of(p) for p in jax.tree.leaves(params)
+        )
+        given = updates, state, params, extra, gathers_params
+        treedef, leaves, state, memory = self._step_shards(*given)
+        ps = align(self, updates, treedef, params, "the parameters have")
         shards, are_new = [], []
         for leaf, p in zip(leaves, ps.leaves, strict=True):
             dtype = dtype_to_gather(self, dtype_of(p))
@@ -315,9 +320,17 @@ class zero1(Transform):
         return wholes, self._varying_like(new, state)
 
     def _step_shards(
-        self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
+        self,
+        updates: Updates,
+        state: Any,
+        params: Params | None,
+        extra: dict[str, Any],
+        gathers_params: bool = False,
     ) -> tuple[Any, list[StepLeaf], Zero1State, list[Any]]:
-        """Return the structure and leaves of the step, the new state, and what is still to send."""
+        """Return the structure and leaves of the step, the new state, and what is still to send.
+
+        With `gathers_params`, nobody asks by how much shards move.
+        """
         engine.refuse_rows(self, updates, "divides arrays over devices")
         require_params(self, params)
         check_state(self, state, Zero1State)
@@ -345,18 +358,17 @@ class zero1(Transform):
         for i, rest in zip(where, rests, strict=True):
             memory[i] = rest
         with self._as_shards(params, divisions):
-            u_tree, inner = call_update(
-                self.inner,
-                treedef.unflatten(means),
-                state.inner,
-                all_def.unflatten(inner_ps),
-                extra,
-            )
+            inner_grads, inner_params = treedef.unflatten(means), all_def.unflatten(inner_ps)
+            given = self.inner, inner_grads, state.inner, inner_params, extra
+            if gathers_params:
+                new_params, inner = call_update_params(*given)
+                us, news = [None] * len(gs), jax.tree.leaves(new_params)
+            else:
+                u_tree, inner = call_update(*given)
+                us, news = treedef.flatten_up_to(u_tree), list(inner_ps)
         leaves, copies = [], list(masters.leaves)
-        for i, u in zip(where, treedef.flatten_up_to(u_tree), strict=True):
-            p = inner_ps[i]
-            dtype = at_least_float32(promote(p.dtype, u.dtype))
-            new = cast(cast(p, dtype) + cast(u, dtype), p.dtype)
+        for i, u in zip(where, us, strict=True):
+            new = news[i] if u is None else sum_as_first(inner_ps[i], u)
             has_copy = self._copy_dtype(all_ps[i]) is not None
             codec = None if memory[i] is None else step_codec(self, all_ps[i], divisions[i])
             leaves.append(StepLeaf(i, divisions[i], shards[i], new, u, has_copy, codec))
@@ -372,7 +384,7 @@ class zero1(Transform):
         """Return the place of the inner state."""
         return [(("inner",), self.inner)]
 
-    def moved(self, state: OptState, old: Params, new: Params) -> Zero1State:
+    def moved(self, state, old, new):
         """Return the state with this device's copies moved as the parameters were."""
         olds, treedef = jax.tree.flatten(old)
         news = align(self, old, treedef, new, "the parameters have").leaves

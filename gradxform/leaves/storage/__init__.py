@@ -1,11 +1,15 @@
-"""Forms in which a state keeps an array; `gradxform.wrappers.storage` chooses them."""
+"""Forms in which a state keeps an array; `wrappers/stored/` chooses them."""
 
 from typing import TYPE_CHECKING
 
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
-    from gradxform.leaves.storage.blocks import BlockForm as BlockForm, Blocks as Blocks
+    from gradxform.leaves.storage.blocks import (
+        BlockForm as BlockForm,
+        Blocks as Blocks,
+        block_between_cuts as block_between_cuts,
+    )
     from gradxform.leaves.storage.codes import (
         CODES as CODES,
         Code as Code,
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from gradxform.leaves.storage.memory import (
         MEMORIES as MEMORIES,
         are_arrays_here as are_arrays_here,
+        as_kept as as_kept,
+        as_seen as as_seen,
         begun_anew as begun_anew,
         fetched as fetched,
         in_memory as in_memory,
@@ -38,12 +44,14 @@ if TYPE_CHECKING:
         Compensated as Compensated,
         Master as Master,
         NarrowForm as NarrowForm,
+        NarrowParam as NarrowParam,
         Remainder as Remainder,
     )
     from gradxform.leaves.storage.rounded import Rounded as Rounded
     from gradxform.leaves.storage.stored import (
         Mean as Mean,
         StoredArray as StoredArray,
+        has_stored as has_stored,
         is_stored as is_stored,
         with_parts as with_parts,
     )

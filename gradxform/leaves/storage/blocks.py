@@ -1,5 +1,6 @@
 """Arrays in blocks: a few bits for each entry, and a float32 scale for each block."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -7,12 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import with_whole_dims
-from gradxform.leaves.storage.codes import Code
+from gradxform.leaves.storage.codes import CODE_FORMS, Code
 from gradxform.leaves.storage.folds import Folds
 from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import cast
 from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.types import Array
+
+_LEAST_BLOCK = 8  # half of the bytes of float32 would be scales, where blocks of 8 bits are shorter
 
 
 class BlockForm(NamedTuple):
@@ -22,9 +25,10 @@ class BlockForm(NamedTuple):
     block: int  # the entries of a block, along the last axis; the last block may be shorter
     length: int | None  # of the last axis, where two codes share a byte and some are filled up
     dtype: Any  # in which a rule sees the array
+    rows: int = 1  # the rows that share scales, where squares of them have scales of columns too
 
 
-@stored_array
+@stored_array(BlockForm, *CODE_FORMS)
 class Blocks(StoredArray):
     """An array whose entries are codes, times the scale of their block.
 
@@ -49,7 +53,7 @@ class Blocks(StoredArray):
 
     @classmethod
     def _scaled(cls, x: Array, scales: Array, form: BlockForm) -> "Blocks":
-        return cls(_codes_of_blocks(x, scales, form), scales, fitted_form(form, x.shape[-1]))
+        return cls(_codes(x, scales, form), scales, fitted_form(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +81,7 @@ class Blocks(StoredArray):
             blocks = form.code.decode(unpacked_codes(self.codes)) * self.scales[..., None]
             x = joined(blocks)[..., :length]
         else:
-            x = _mapped_by_block(form.code.decode(self.codes), self.scales, form, jnp.multiply)
+            x = _mapped(form.code.decode(self.codes), self.scales, form, jnp.multiply)
         return cast(x, form.dtype)
 
     def store(self, new: Array) -> "Blocks":
@@ -88,7 +92,7 @@ class Blocks(StoredArray):
     def folds(self) -> Folds | None:
         """How the last axis is cut into parts of blocks; None if it cannot be."""
         # Of 4 bits, two of a block share a byte, whether there is something in all of it or not.
-        return None if self.form.length is not None else _folds_of_blocks(self.form, self.shape[-1])
+        return None if self.form.length is not None else _folds(self.form, self.shape[-1])
 
     def load_folded(self, folds: Folds) -> Array:
         """Return the array, cut."""
@@ -117,6 +121,38 @@ class Blocks(StoredArray):
         return Blocks(place, place, self.form)
 
 
+def block_between_cuts(x: Array, block: int, dim: int, even: bool) -> int | None:
+    """Return how many indices of a dimension make a block that ends where devices divide it.
+
+    Only types say where an array is cut, those of explicit axes: not those that the compiler
+    divides.
+
+    Args:
+      x: the array.
+      block: the largest number.
+      dim: the dimension.
+      even: whether the number must be even, because two codes share a byte.
+
+    Returns:
+      `block` where the dimension is not cut; None where only blocks of few indices would fit.
+    """
+    length = _length_between_cuts(x, dim)
+    if length == x.shape[dim]:
+        return block
+    step = 2 if even else 1
+    fits = [n for n in range(step, min(block, length) + 1, step) if length % n == 0]
+    most = max(fits, default=0)
+    return most if most >= min(block, length, _LEAST_BLOCK) else None
+
+
+def _length_between_cuts(x: Array, dim: int) -> int:
+    """Return how many indices of a dimension a device has."""
+    sharding = jax.typeof(x).sharding
+    axes = sharding.spec[dim]
+    names = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, str) else ()
+    return x.shape[dim] // math.prod(sharding.mesh.shape[name] for name in names)
+
+
 def block_length(form: BlockForm, length: int) -> int:
     """Return the entries of a block of an axis of that length, an even number for 4 bits."""
     short = length + length % 2 if form.code.bits == 4 else length
@@ -129,15 +165,13 @@ def fitted_form(form: BlockForm, length: int) -> BlockForm:
     return form._replace(length=length if filled else None)
 
 
-def _folds_of_blocks(form: BlockForm, length: int) -> Folds | None:
+def _folds(form: BlockForm, length: int) -> Folds | None:
     return Folds.into(block_length(form, length), length) if length else None
 
 
-def _mapped_by_block(
-    x: Array, scales: Array, form: BlockForm, f: Callable[[Array, Array], Array]
-) -> Array:
+def _mapped(x: Array, scales: Array, form: BlockForm, f: Callable[[Array, Array], Array]) -> Array:
     """Return `f` of the array and the scales of its blocks, in the shape of the array."""
-    folds = _folds_of_blocks(form, x.shape[-1])
+    folds = _folds(form, x.shape[-1])
     if folds is not None:  # without padding
         parts = x.reshape(*x.shape[:-1], folds.count, x.shape[-1] // folds.count)
         return joined(f(parts, folds.scales(scales)[..., None]))
@@ -159,14 +193,14 @@ def as_blocks(x: Array, form: BlockForm) -> Array:
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
-def _codes_of_blocks(x: Array, scales: Array, form: BlockForm) -> Array:
+def _codes(x: Array, scales: Array, form: BlockForm) -> Array:
     """Return the codes of a float32 array; entries beyond the scale of their block become it."""
     below = block_divisors(scales)
     if form.code.bits == 4:
         return packed_codes(
             form.code.encode(quotient_by_shared(as_blocks(x, form), below[..., None]))
         )
-    return form.code.encode(_mapped_by_block(x, below, form, quotient_by_shared))
+    return form.code.encode(_mapped(x, below, form, quotient_by_shared))
 
 
 def finite_entries(x: Array) -> Array:

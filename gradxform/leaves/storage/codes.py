@@ -52,13 +52,13 @@ class Code(abc.ABC):
         """Return the float32 numbers of codes."""
 
 
-class _FloatCodeFields(NamedTuple):
+class _FloatFields(NamedTuple):
     bits: int
     signed: bool
     mantissa: int
 
 
-class FloatCode(_FloatCodeFields, Code):
+class FloatCode(_FloatFields, Code):
     """A float of a few bits whose largest number is 1.
 
     The codes of a sign are consecutive float32 numbers that end at 1, in steps of `2**-mantissa` of
@@ -123,12 +123,12 @@ class FloatCode(_FloatCodeFields, Code):
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
-class _LinearCodeFields(NamedTuple):
+class _LinearFields(NamedTuple):
     bits: int
     signed: bool = False
 
 
-class LinearCode(_LinearCodeFields, Code):
+class LinearCode(_LinearFields, Code):
     """Numbers in equal steps from the first one to 1, without a sign. 0 does not have a code.
 
     Reference: Li et al., Memory Efficient Optimizers with 4-bit States, 2023, Section 4.1.
@@ -161,12 +161,12 @@ class LinearCode(_LinearCodeFields, Code):
         return (codes.astype(jnp.float32) + 1) * self.least
 
 
-class _Float8CodeFields(NamedTuple):
+class _Float8Fields(NamedTuple):
     dtype_name: str
     signed: bool
 
 
-class Float8Code(_Float8CodeFields, Code):
+class Float8Code(_Float8Fields, Code):
     """A float8 dtype of JAX, from its largest number down. Platforms without it are slow."""
 
     __slots__ = ()
@@ -211,12 +211,12 @@ class Float8Code(_Float8CodeFields, Code):
         return codes.astype(jnp.float32) / self._top
 
 
-class _DynamicCodeFields(NamedTuple):
+class _DynamicFields(NamedTuple):
     bits: int
     signed: bool
 
 
-class DynamicCode(_DynamicCodeFields, Code):
+class DynamicCode(_DynamicFields, Code):
     """A code whose exponent takes as many bits as it needs, and leaves the others to the fraction.
 
     Zeros before the first one are a power of ten, and the bits behind it a fraction from 0.1 to 1:
@@ -292,3 +292,5 @@ def code_named(name: str, bits: int, signed: bool) -> Code:
 
 # By the number of bits: the names of the codes, the usual one first.
 CODES = {8: ("float", "dynamic", "e4m3", "e5m2"), 4: ("float", "dynamic", "rank1")}
+
+CODE_FORMS = FloatCode, LinearCode, Float8Code, DynamicCode

@@ -17,14 +17,14 @@ from gradxform.leaves.storage.blocks import (
     packed_codes,
     unpacked_codes,
 )
-from gradxform.leaves.storage.codes import Code
+from gradxform.leaves.storage.codes import CODE_FORMS, Code
 from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import cast
 from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.types import Array
 
 
-@stored_array
+@stored_array(BlockForm, *CODE_FORMS)
 class Crossed(StoredArray):
     """An array whose entries are codes of 4 bits, times the smaller of two scales.
 
@@ -44,11 +44,14 @@ class Crossed(StoredArray):
     shared_by_rows = "by rank1, with scales that several rows share"
 
     @classmethod
-    def of(cls, x: Array, code: Code, block: int) -> StoredArray:
-        """Return an array in squares of `block` rows and columns; a vector in blocks."""
+    def of(cls, x: Array, code: Code, block: int, rows: int | None = None) -> StoredArray:
+        """Return an array in squares of `rows` rows and `block` columns; a vector in blocks.
+
+        By default there are as many rows as columns.
+        """
         if x.ndim < 2:
             return Blocks.of(x, code, block)
-        return cls._of(x, BlockForm(code, block, None, jnp.dtype(x.dtype)))
+        return cls._of(x, BlockForm(code, block, None, jnp.dtype(x.dtype), rows or block))
 
     @classmethod
     def _of(cls, x: Array, form: BlockForm) -> "Crossed":
@@ -56,7 +59,7 @@ class Crossed(StoredArray):
         size = jnp.abs(x)
         rows = jnp.max(as_blocks(size, form), axis=-1, initial=0.0)
         columns = jnp.max(_matrix_in_squares(size, form), axis=-2, initial=0.0)
-        scales = _crossed_scales(rows, columns, form, x.shape[-2])
+        scales = _scales(rows, columns, form, x.shape[-2])
         codes = packed_codes(
             form.code.encode(quotient_by_shared(as_blocks(x, form), block_divisors(scales)))
         )
@@ -80,11 +83,13 @@ class Crossed(StoredArray):
     @property
     def kept_as(self) -> str:
         """The code and its bits."""
-        return f"{self.form.code.bits} bits ({self.form.code.name}, squares of {self.form.block})"
+        block, rows = self.form.block, self.form.rows
+        square = f"{block}" if block == rows else f"{rows} x {block}"
+        return f"{self.form.code.bits} bits ({self.form.code.name}, squares of {square})"
 
     def load(self) -> Array:
         """Return the array."""
-        scales = _crossed_scales(self.rows, self.columns, self.form, self.shape[-2])
+        scales = _scales(self.rows, self.columns, self.form, self.shape[-2])
         blocks = self.form.code.decode(unpacked_codes(self.codes)) * scales
         x = joined(blocks)[..., : self.shape[-1]]
         return cast(x, self.dtype)
@@ -95,7 +100,7 @@ class Crossed(StoredArray):
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return codes and scales."""
-        span = 1 if self.is_by_rows else self.form.block
+        span = 1 if self.is_by_rows else self.form.rows
         return (self.codes, 1), (self.rows, 1), (self.columns, span)
 
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Crossed":
@@ -109,13 +114,14 @@ class Crossed(StoredArray):
 
 
 def _matrix_in_squares(x: Array, form: BlockForm) -> Array:
-    """Return the array as (..., squares, block, n), filled up with zeros."""
-    missing = -x.shape[-2] % form.block
-    x = jnp.pad(with_whole_dims(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
-    return x.reshape(*x.shape[:-2], -1, form.block, x.shape[-1])
+    """Return the array as (..., squares, rows, n), filled up with zeros."""
+    missing = -x.shape[-2] % form.rows
+    if missing:
+        x = jnp.pad(with_whole_dims(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
+    return x.reshape(*x.shape[:-2], x.shape[-2] // form.rows, form.rows, x.shape[-1])
 
 
-def _crossed_scales(rows: Array, columns: Array, form: BlockForm, m: int) -> Array:
+def _scales(rows: Array, columns: Array, form: BlockForm, m: int) -> Array:
     """Return the scale of each entry, as (..., m, squares, block)."""
-    below = jnp.repeat(columns, form.block, axis=-2)[..., :m, :]
+    below = jnp.repeat(columns, form.rows, axis=-2)[..., :m, :]
     return jnp.minimum(rows[..., None], as_blocks(below, form))

@@ -52,7 +52,7 @@ class _StoredFactors(StoredArray):
         return "row and column means"
 
 
-@stored_array
+@stored_array(FactoredForm)
 class Factored(_StoredFactors):
     """A matrix, or a stack of them, as the means of each row and of each column.
 
@@ -73,7 +73,7 @@ class Factored(_StoredFactors):
     def of(cls, x: Array, axes: tuple[int, int], mean: Mean | None = None) -> "Factored":
         """Return the means of an array over the axes of a matrix, as `matrix_axes` has them."""
         form = FactoredForm(*axes, jnp.dtype(x.dtype))
-        return cls(*_factored_means(x, form, mean or _mean_for_factors), form)
+        return cls(*_means(x, form, mean or _mean_for_factors), form)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class Factored(_StoredFactors):
 
     def store_with(self, new: Array, mean: Mean) -> "Factored":
         """Return the means of another array."""
-        return Factored(*_factored_means(new, self.form, mean), self.form)
+        return Factored(*_means(new, self.form, mean), self.form)
 
     @property
     def is_by_rows(self) -> bool:
@@ -139,7 +139,7 @@ class Factored(_StoredFactors):
         return Factored(_factor_place(place, columns), _factor_place(place, rows), self.form)
 
 
-@stored_array
+@stored_array(FactoredForm)
 class OpenMeans(_StoredFactors):
     """The means of a matrix, or of a stack of them, in the middle of a loop over its rows.
 
@@ -219,7 +219,7 @@ def _outer_product_of_factors(shares: Array, means: Array) -> Array:
     return jnp.where(jnp.isinf(shares), shares, shares * means)
 
 
-def _factored_means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
+def _means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
     """Return the means over the columns and over the rows."""
     x = _non_negative_for_factors(x)
     row, col = (jnp.squeeze(mean(x, axis), axis) for axis in (form.columns, form.rows))

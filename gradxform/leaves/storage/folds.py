@@ -56,11 +56,14 @@ class Folds(NamedTuple):
         """Return for each of several arrays that are cut its largest magnitude in each block."""
         last = len(self.lengths)
         axes = tuple(range(arrays[0].ndim - last, arrays[0].ndim))
-        zeros = tuple(np.zeros((), x.dtype) for x in arrays)
-        # With an operation of its own, XLA computes what it reduces on the way, in one loop. A
-        # maximum would go to a library, which needs the arrays in memory.
-        largest = jax.lax.reduce(tuple(arrays), zeros, _larger_in_folds, axes)
-        return [self._of_blocks(jnp.abs(x)) for x in largest]  # one entry is not reduced
+        # The bits of magnitudes, as integers, have the order of the magnitudes. XLA computes what
+        # it reduces on the way, in one loop; a maximum of floats would go to a library, which needs
+        # the arrays in memory. And it knows how devices compute a maximum together.
+        bits = [_bits_of_magnitudes(x) for x in arrays]
+        zeros = tuple(np.zeros((), x.dtype) for x in bits)
+        largest = jax.lax.reduce(tuple(bits), zeros, _larger, axes)
+        pairs = zip(largest, arrays, strict=True)
+        return [self._of_blocks(jax.lax.bitcast_convert_type(x, a.dtype)) for x, a in pairs]
 
     def _of_blocks(self, of_parts: Array) -> Array:
         """Return the largest number of the parts of each block."""
@@ -72,6 +75,10 @@ class Folds(NamedTuple):
         return jnp.max(padded.reshape(*of_parts.shape[:-1], blocks, self.parts), axis=-1)
 
 
-def _larger_in_folds(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
-    pairs = zip(some, others, strict=True)
-    return tuple(jax.lax.max(jax.lax.abs(a), jax.lax.abs(b)) for a, b in pairs)
+def _bits_of_magnitudes(x: Array) -> Array:
+    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(jnp.abs(x), unsigned)
+
+
+def _larger(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
+    return tuple(map(jax.lax.max, some, others))

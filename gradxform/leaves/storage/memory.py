@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.leaves.storage.stored import StoredArray, is_stored
+from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
 
 Space = jax.memory.Space
@@ -64,8 +65,22 @@ def returned(tree: Any, like: Any) -> Any:
     return jax.tree.map(back, tree, like)
 
 
+def as_seen(x: Any) -> Any:
+    """Return a slot as a rule sees it: an array, in the memory of the device."""
+    x = fetched(x)
+    return x.load() if is_stored(x) else x
+
+
+def as_kept(new: Array, old: Any) -> Any:
+    """Return the new array of a slot in the form, the dtype and the memory of the old one."""
+    here = fetched(old)
+    return returned(here.store(new) if is_stored(here) else cast_slot(new, here), old)
+
+
 def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
-    """Return a fresh state where it is due, else the old one, in the forms and memories of the old.
+    """Return a fresh state where it is due, else the old one, in the forms of the old.
+
+    Those are the dtypes, the memories and the classes of what stores an array or holds others.
 
     Args:
       is_due: a boolean scalar.
@@ -78,7 +93,11 @@ def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
             return kept
         here = fetched(kept)
         new = here.store(new) if is_stored(here) and not is_stored(new) else new
-        return returned(jax.tree.map(lambda a, b: jnp.where(is_due, a, b), new, here), kept)
+
+        def chosen(a: Any, b: Any) -> Array:
+            return jnp.where(is_due, cast_slot(jnp.asarray(a), b), b)
+
+        return returned(jax.tree.map(chosen, new, here), kept)
 
     kept, structure = jax.tree.flatten(old, is_leaf=is_stored)
     pairs = zip(jax.tree.leaves(fresh, is_leaf=is_stored), kept, strict=True)

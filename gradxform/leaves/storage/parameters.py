@@ -2,12 +2,14 @@
 
 import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from gradxform.leaves.storage.rounded import rounded_by_chance
+from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import as_rounded, cast, same_bits
 from gradxform.types import Array
 
@@ -135,11 +137,14 @@ class Remainder(NarrowForm):
 
 
 class Chance(NarrowForm):
-    """Rounded up or down by chance, to the same mean."""
+    """Rounded up or down by chance, to the same mean.
+
+    In place of a slot, the rows of a larger array where this is a part of it.
+    """
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the sum, rounded by chance."""
-        return rounded_by_chance(wide + u, key, dtype), None
+        return rounded_by_chance(wide + u, key, dtype, slot), slot
 
 
 class Compensated(NarrowForm):
@@ -151,10 +156,84 @@ class Compensated(NarrowForm):
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the nearest parameter, and what its step lacks."""
-        lack, kind = cast(slot, wide.dtype), jnp.finfo(dtype)
-        # Rounding takes half of the last place at most: more is from before somebody set the
-        # parameter to another number, such as 0.
-        most = jnp.maximum(jnp.abs(wide), float(kind.tiny)) * (float(kind.eps) / 2)
-        wanted = u + jnp.where(jnp.abs(lack) <= most, lack, 0)
+        # What rounding took does not move the parameter by itself: else, it is from before somebody
+        # set the parameter to another number, such as 0.
+        wanted = u + self._lack_that_fits(wide, slot, dtype)
         new = cast(wide + wanted, dtype)
-        return new, cast(wanted - (as_rounded(new, wide.dtype) - wide), dtype)
+        there = as_rounded(new, wide.dtype)
+        lack = cast(wanted - (there - wide), dtype)
+        # Rounded itself, it may reach the middle between two neighbors.
+        shorter = cast(as_rounded(lack, wide.dtype) * (1 - float(jnp.finfo(dtype).eps)), dtype)
+        return new, jnp.where(self._fits(there, lack, dtype), lack, shorter)
+
+    def landed(self, new: Array, there: Array, slot: Array) -> Array:
+        """Return what the step lacks where the parameter is as it should be."""
+        return jnp.where(same_bits(new, there), slot, jnp.zeros_like(slot))
+
+    def _lack_that_fits(self, wide: Array, slot: Array, dtype: Any) -> Array:
+        lack = cast(slot, wide.dtype)
+        return jnp.where(self._fits(wide, slot, dtype), lack, jnp.zeros_like(lack))
+
+    def _fits(self, wide: Array, slot: Array, dtype: Any) -> Array:
+        """Return where a parameter stays what it is if it gets what the slot has."""
+        return same_bits(cast(wide + cast(slot, wide.dtype), dtype), cast(wide, dtype))
+
+
+@stored_array()
+class NarrowParam(StoredArray):
+    """A narrow parameter and its slot, which rules see as the wide number that they stand for."""
+
+    param: Array
+    slot: Array  # or None
+    key: Array  # or None where nothing is left to chance
+    _form: Any
+
+    @classmethod
+    def of(cls, param: Any, slot: Any, key: Any, form: Any) -> "NarrowParam":
+        """Return a parameter with its slot and what `taken` gets."""
+        x: Any = jnp.asarray(param)
+        by_chance: Any = key if x.ndim else None
+        rows = slot if by_chance is None else jnp.arange(x.shape[0], dtype=jnp.uint32)
+        return cls(x, rows, key, form)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the parameter."""
+        return self.param.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+        return jnp.dtype(jnp.float32)
+
+    @property
+    def kept_as(self) -> str:
+        """The dtype of the parameter."""
+        return str(self.param.dtype)
+
+    def load(self) -> Array:
+        """Return the wide number."""
+        return self._form.wide(self.param, self.slot)
+
+    def store(self, new: Array) -> "NarrowParam":
+        """Return the parameter nearest to a wide number, and the slot beside it."""
+        param = cast(new, self.param.dtype)
+        return NarrowParam(param, self._form.kept(new, param), self.key, self._form)
+
+    def moved(self, u: Array) -> "NarrowParam":
+        """Return the parameter and the slot after a step in float32."""
+        param, slot = self._form.taken(self.load(), u, self.slot, self.key, self.param.dtype)
+        return NarrowParam(param, slot, self.key, self._form)
+
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return the parameter and the slot."""
+        return tuple((x, 1) for x in (self.param, self.slot) if x is not None)
+
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "NarrowParam":
+        """Return the same form of other rows."""
+        slot: Any = arrays[1] if len(arrays) > 1 else None
+        return NarrowParam(arrays[0], slot, self.key, self._form)
+
+    def placed(self, place: Any, replicated: Any) -> "NarrowParam":
+        """Return the shardings of both, which are the parameter's."""
+        return NarrowParam(place, place, replicated, self._form)

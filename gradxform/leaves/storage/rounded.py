@@ -12,7 +12,7 @@ from gradxform.numerics import cast
 from gradxform.types import Array
 
 
-@stored_array
+@stored_array()
 class Rounded(StoredArray):
     """An array in bfloat16, to which a new value is rounded at random.
 
@@ -69,7 +69,9 @@ class Rounded(StoredArray):
         return Rounded(place, replicated, self._dtype)
 
 
-def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
+def rounded_by_chance(
+    x: Array, key: Array, dtype: Any = jnp.bfloat16, rows: Array | None = None
+) -> Array:
     """Return an array in a narrow dtype, each entry rounded up or down by chance, to the same mean.
 
     A bfloat16 is the upper half of a float32: 16 random bits are added below it and dropped. For
@@ -80,9 +82,13 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
       x: the array.
       key: two numbers of uint32. The bits follow from them and from the place of the entry.
       dtype: a real one of 16 bits or fewer.
+      rows: where the rows of `x` are in a larger array; None where it is all.
     """
     x = cast(x, jnp.float32)
-    noise = _chance_bits(_chance_seeds(x.shape) ^ _chance_bits(key[0] ^ _chance_bits(key[1]))) >> 16
+    noise = (
+        _chance_bits(_chance_seeds(x.shape, rows) ^ _chance_bits(key[0] ^ _chance_bits(key[1])))
+        >> 16
+    )
     if jnp.dtype(dtype) != jnp.bfloat16:
         limits = jnp.finfo(dtype)
         # The power of two below |x|, and from it the distance of its two neighbors.
@@ -101,12 +107,14 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
     return jnp.where(jnp.isfinite(x), jnp.clip(upper, -largest, largest), cast(x, jnp.bfloat16))
 
 
-def _chance_seeds(shape: tuple[int, ...]) -> Array:
+def _chance_seeds(shape: tuple[int, ...], rows: Array | None) -> Array:
     """Return a different uint32 for each entry of an array, made without a sum over its axes."""
     place = jnp.zeros(shape, jnp.uint32)
     stride = 1
     for axis in reversed(range(len(shape))):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if axis == 0 and rows is not None:
+            index = jax.lax.broadcast_in_dim(rows, shape, (0,))
         # These numbers wrap, so that only entries 2**32 apart have the same.
         place = place + index * np.uint32(stride % 2**32)
         stride *= shape[axis]

@@ -3,13 +3,14 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
 
 from gradxform.leaves.storage.folds import Folds
 from gradxform.types import Array
-from gradxform.values.flax_bytes import announce_to_flax, tell_flax
+from gradxform.values.export_names import announce_node
+from gradxform.values.flax_bytes import announce_to_flax
 
 T = TypeVar("T", bound=type)
 
@@ -25,11 +26,6 @@ class StoredArray(abc.ABC):
     """
 
     __slots__ = ()
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an array, which Flax can write."""
-        tell_flax()
-        return super().__new__(cls)
 
     part_names: ClassVar[tuple[str, ...]]  # of the arrays that it is made of
     is_by_rows: bool | property = True  # whether a row is stored apart from most others
@@ -109,8 +105,17 @@ class StoredArray(abc.ABC):
         return f"{type(self).__name__}({', '.join(map(repr, arrays))}, {form})"
 
 
-def stored_array(cls: T) -> T:
-    """Make a class a dataclass and a pytree; the fields annotated `Array` are its children."""
+@dataclass_transform(eq_default=False)
+def stored_array(*forms: type) -> Callable[[T], T]:
+    """Make a class a dataclass and a pytree; the fields annotated `Array` are its children.
+
+    Args:
+      *forms: the NamedTuples among the other fields.
+    """
+    return lambda cls: _as_array(cls, forms)
+
+
+def _as_array(cls: T, forms: tuple[type, ...]) -> T:
     new_class: Any = dataclasses.dataclass(eq=False, repr=False, slots=True)(cls)
     fields = dataclasses.fields(new_class)
     arrays = [f.name for f in fields if f.type is Array]
@@ -118,6 +123,7 @@ def stored_array(cls: T) -> T:
         new_class, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
     )
     announce_to_flax(new_class, parts_of_stored, with_parts)
+    announce_node(new_class, forms)
     new_class.part_names = tuple(arrays)
     return new_class
 
@@ -143,3 +149,8 @@ def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
 def is_stored(x: Any) -> bool:
     """Whether a leaf is kept in another form than an array."""
     return isinstance(x, StoredArray)
+
+
+def has_stored(tree: Any) -> bool:
+    """Whether any leaf of a tree is kept in another form than an array."""
+    return any(map(is_stored, jax.tree.leaves(tree, is_leaf=is_stored)))

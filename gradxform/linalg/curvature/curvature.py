@@ -14,9 +14,10 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.versions import marked_as_varying
 from gradxform.errors import must_be, name_of, shown
-from gradxform.leaves import check_params, dtype_of, path_at
+from gradxform.leaves import check_params, dtype_of, is_hole, is_update_leaf, path_at
+from gradxform.leaves.no_gradient import as_holes, filled, float0_as_holes
 from gradxform.numerics import as_number, at_least_float32, cast
-from gradxform.types import Array, Params, PyTree
+from gradxform.types import Array, MaskedNode, Params, PyTree
 from gradxform.values import Value
 from gradxform.values.extra_args import given_what_it_names, wrapped_like
 
@@ -152,14 +153,14 @@ class Product(Curvature):
           TypeError: without a key, or an argument, that is needed; if a parameter is not floating.
           ValueError: from the function, if a vector has another structure or other shapes.
         """
-        check_params(self, params)
         check_real(self, params)
+        params, seen = _without_gradient(self, params)
         if not self.draws and key is not None and self._names("key"):
             extra["key"] = key  # a function's own, such as that of dropout
-        product = self.linear(Seen(), params, _needed_curvature_key(self, key), extra)
+        product = self.linear(seen, params, _needed_key(self, key), extra)
 
         def times(vector: PyTree) -> PyTree:
-            return product(_curvature_vector(self, vector, params))
+            return product(_vector(self, vector, params))
 
         return times
 
@@ -192,9 +193,9 @@ class Diagonal(Curvature):
         Raises:
           TypeError: without an argument that is needed; if a parameter is not floating.
         """
-        check_params(self, params)
         check_real(self, params)
-        ds = self.drawn(Seen(), params, _needed_curvature_key(self, key), extra)
+        params, seen = _without_gradient(self, params)
+        ds = self.drawn(seen, params, _needed_key(self, key), extra)
         return jax.tree.unflatten(jax.tree.structure(params), ds)
 
 
@@ -202,6 +203,14 @@ def check_function(part: Curvature, field: str, what: str) -> None:
     """Require a field to hold a function."""
     if not callable(getattr(part, field)) or isinstance(getattr(part, field), type):
         raise TypeError(must_be(part, field, f"{what}, a function", getattr(part, field)))
+
+
+def _without_gradient(part: Any, params: Params) -> tuple[Params, Seen]:
+    """Return parameters with holes for what cannot have a gradient, which functions get whole."""
+    holed = as_holes(params)
+    if not jax.tree.leaves(holed):
+        check_params(part, params)
+    return holed, Seen() if holed is params else Seen(lambda seen: filled(seen, params))
 
 
 def check_real(part: Any, params: Params) -> None:
@@ -214,7 +223,7 @@ def check_real(part: Any, params: Params) -> None:
             )
 
 
-def _needed_curvature_key(part: Curvature, key: Any) -> Any:
+def _needed_key(part: Curvature, key: Any) -> Any:
     if not part.draws:
         return None
     if key is None:
@@ -239,9 +248,15 @@ def _is_one_prng_key(x: Any) -> bool:
     return x.dtype == np.uint32 and x.ndim == 1
 
 
-def _curvature_vector(part: Any, vector: PyTree, params: Params) -> PyTree:
+def _with_masked_holes(vector: PyTree) -> PyTree:
+    """Return a vector whose holes are those of parameters without a gradient."""
+    leaves, treedef = jax.tree.flatten(float0_as_holes(vector), is_leaf=is_update_leaf)
+    return treedef.unflatten(MaskedNode() if is_hole(x) else x for x in leaves)
+
+
+def _vector(part: Any, vector: PyTree, params: Params) -> PyTree:
     """Return a vector in the dtypes of the parameters, or raise if it is not like them."""
-    vs, treedef = jax.tree.flatten(vector)
+    vs, treedef = jax.tree.flatten(_with_masked_holes(vector))
     ps, wanted = jax.tree.flatten(params)
     if treedef != wanted:
         raise ValueError(

@@ -17,18 +17,13 @@ from gradxform.linalg.curvature.products import check_outputs
 from gradxform.types import Array, Params, Size
 from gradxform.values.fields import value
 
-__all__ = [
-    "bartlett_diagonal",
-    "hutchinson_diagonal",
-]
-
 
 def random_signs(ps: list[Any], key: Array) -> list[Array]:
     """Return arrays like some others with entries of -1 and 1, each with equal probability."""
-    return engine.map_rows(_signs_for_diagonals, [ps, list(jax.random.split(key, len(ps)))])
+    return engine.map_rows(_signs, [ps, list(jax.random.split(key, len(ps)))])
 
 
-def _signs_for_diagonals(p: Array, key: Array) -> Array:
+def _signs(p: Array, key: Array) -> Array:
     return jax.random.rademacher(key, jnp.shape(p), dtype_of(p))
 
 

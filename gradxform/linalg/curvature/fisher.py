@@ -14,10 +14,6 @@ from gradxform.linalg.curvature.products import linearized_model
 from gradxform.types import Array, Params, PyTree
 from gradxform.values.fields import value
 
-__all__ = [
-    "fisher_product",
-]
-
 
 @value
 class fisher_product(Product):

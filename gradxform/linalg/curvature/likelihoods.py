@@ -12,10 +12,6 @@ from gradxform.types import Array, Size
 from gradxform.values import Value
 from gradxform.values.fields import value
 
-__all__ = [
-    "likelihood",
-]
-
 
 class Kind(NamedTuple):
     """A distribution of labels; arrays have one for each label, along the leading axes."""
@@ -26,16 +22,16 @@ class Kind(NamedTuple):
     fisher: Callable[[Array, Array], Array] | None  # the product of the mean of score score^T
 
 
-def _categorical_likelihood_score(z: Array, y: Array) -> Array:
+def _categorical_score(z: Array, y: Array) -> Array:
     return jax.nn.one_hot(y, z.shape[-1], dtype=z.dtype) - jax.nn.softmax(z, axis=-1)
 
 
-def _categorical_likelihood_fisher(z: Array, t: Array) -> Array:
+def _categorical_fisher(z: Array, t: Array) -> Array:
     p = jax.nn.softmax(z, axis=-1)
     return p * t - p * jnp.sum(p * t, axis=-1, keepdims=True)
 
 
-def _bernoulli_likelihood_draw(key: Array, z: Array) -> Array:
+def _bernoulli_draw(key: Array, z: Array) -> Array:
     return jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype(z.dtype)
 
 
@@ -44,8 +40,8 @@ KINDS = {
     "categorical": Kind(
         1,
         lambda key, z: jax.random.categorical(key, z),
-        _categorical_likelihood_score,
-        _categorical_likelihood_fisher,
+        _categorical_score,
+        _categorical_fisher,
     ),
     # Normal around the output, with variance 1: that of half of the squared error.
     "normal": Kind(
@@ -57,7 +53,7 @@ KINDS = {
     # 0 or 1; the outputs are logits.
     "bernoulli": Kind(
         0,
-        _bernoulli_likelihood_draw,
+        _bernoulli_draw,
         lambda z, y: y - jax.nn.sigmoid(z),
         lambda z, t: jax.nn.sigmoid(z) * jax.nn.sigmoid(-z) * t,
     ),

@@ -14,11 +14,6 @@ from gradxform.numerics import as_number
 from gradxform.types import Array, Params, PyTree
 from gradxform.values.fields import value
 
-__all__ = [
-    "gauss_newton_product",
-    "hessian_product",
-]
-
 
 @value
 class hessian_product(Product):

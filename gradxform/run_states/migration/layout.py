@@ -105,10 +105,10 @@ class StateLayout:
 
 def layout_of(tx: SupportsTransform, params: Params) -> StateLayout:
     """Return the layout of the state that `tx.init(params)` returns; nothing is computed."""
-    readings: list[_LayoutReading] = []
+    readings: list[_Reading] = []
 
     def traced(params: Params) -> Any:
-        state, reading = _read_layout_of_init(tx, params)
+        state, reading = _read_init(tx, params)
         readings.append(reading)
         return state
 
@@ -122,22 +122,20 @@ def layout_of(tx: SupportsTransform, params: Params) -> StateLayout:
 
 def init_with_owners(tx: SupportsTransform, params: Params) -> tuple[OptState, dict[Path, Any]]:
     """Return `tx.init(params)`, and the transform of each of its parts, by the part's path."""
-    state, reading = _read_layout_of_init(tx, params)
+    state, reading = _read_init(tx, params)
     return state, {part.path: part.owner for part in reading.parts}
 
 
-def _read_layout_of_init(
-    tx: SupportsTransform, params: Params
-) -> tuple[OptState, "_LayoutReading"]:
+def _read_init(tx: SupportsTransform, params: Params) -> tuple[OptState, "_Reading"]:
     tx = unwrapped(tx)
     with noting_inits() as inits:
         state = tx.init(params)
-    reading = _LayoutReading(tx, inits, params)
+    reading = _Reading(tx, inits, params)
     reading.walk(state, (), None, (), 0)
     return state, reading
 
 
-class _LayoutReading:
+class _Reading:
     """Reads the parts of a state inside the trace in which it was made."""
 
     def __init__(self, tx: Any, inits: list[tuple[Any, Any]], params: Params) -> None:
@@ -153,7 +151,7 @@ class _LayoutReading:
 
     def walk(self, node: Any, path: Path, part: StatePart | None, labels: Path, depth: int) -> None:
         """Note the parts and the arrays in `node`, which is in `part` or in none."""
-        children = _children_in_layout(node)
+        children = _children(node)
         if self._is_part(node):
             part = self._begin(node, type(node).__name__, path, labels, depth)
             depth += 1
@@ -200,9 +198,7 @@ class _LayoutReading:
         return is_named and not is_hole(node) and type(node) not in self.kinds_of_params
 
     def _holds_parts(self, node: Any) -> bool:
-        return self._is_part(node) or any(
-            self._holds_parts(x) for _, x in _children_in_layout(node) or ()
-        )
+        return self._is_part(node) or any(self._holds_parts(x) for _, x in _children(node) or ())
 
     def _called_rule(self, kind: str) -> type | None:
         """Return the only rule with such a state among all that the transform consists of."""
@@ -211,7 +207,7 @@ class _LayoutReading:
         return rules[0] if len(rules) == 1 else None
 
 
-def _children_in_layout(node: Any) -> list[tuple[Any, Any]] | None:
+def _children(node: Any) -> list[tuple[Any, Any]] | None:
     """Return the children of a node, each with its entry in a key path; None for an array."""
     if is_stored(node):
         return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform._jax.versions import is_tracer
 from gradxform.base import GradientTransformation, check_transform
-from gradxform.errors import must_be, name_of
+from gradxform.errors import must_be, name_of, require_int32
 from gradxform.leaves import Path, dtype_of, entry_name, with_paths
 from gradxform.leaves.storage import fetched, is_stored, on_host
 from gradxform.numerics import number_rank
@@ -97,16 +97,16 @@ def migrate_state(
     check_transform("migrate_state", new_tx, "new_tx")
     tx, new_tx = of_this_moment(tx), of_this_moment(new_tx)
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = _arrays_of_migrated_state(_state_to_migrate(tx, state, params))
+    values = _arrays_of_migrated_state(_state(tx, state, params))
     sources = find_sources(olds, news, values, match)
     new = _MigratedArrays(
-        olds, news, values, sources, _checked_migration_step(step), dict(with_paths(params))
+        olds, news, values, sources, _checked_step(step), dict(with_paths(params))
     )
     # A first state costs memory and time: it is made only if something in it is needed.
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
-    migrated = _resumed_after_migration(migrated, news.parts, owners, sources)
+    migrated = _resumed(migrated, news.parts, owners, sources)
     pairs = zip(leaves, _arrays_of_migrated_state(migrated), strict=True)
     return migrated, new.report({i for i, (a, b) in enumerate(pairs) if a is not b})
 
@@ -116,7 +116,7 @@ def _arrays_of_migrated_state(state: Any) -> list[Any]:
     return jax.tree.leaves(state, is_leaf=is_stored)
 
 
-def _state_to_migrate(tx: SupportsTransform, state: Any, params: Params) -> OptState:
+def _state(tx: SupportsTransform, state: Any, params: Params) -> OptState:
     """Return the state in the structure that `tx.init(params)` has."""
     try:
         return from_optax_state(tx, state, params)
@@ -128,14 +128,16 @@ def _state_to_migrate(tx: SupportsTransform, state: Any, params: Params) -> OptS
         ) from None
 
 
-def _checked_migration_step(step: Any) -> Any:
+def _checked_step(step: Any) -> Any:
     """Return the step as an array, or None."""
     if step is None:
         return None
-    is_number = isinstance(step, int | np.integer | jax.Array) and not isinstance(step, bool)
+    kinds = int | np.integer | np.ndarray | jax.Array
+    is_number = isinstance(step, kinds) and not isinstance(step, bool)
     is_whole = is_number and jnp.shape(step) == () and jnp.issubdtype(dtype_of(step), jnp.integer)
     if not is_whole or (not is_tracer(step) and operator.index(step) < 0):
         raise ValueError(must_be("migrate_state", "step", "a whole number, at least 0", step))
+    require_int32("migrate_state", "step", step)
     return jnp.asarray(step, jnp.int32)
 
 
@@ -260,7 +262,7 @@ class _MigratedArrays:
         return rows.report()
 
 
-def _resumed_after_migration(
+def _resumed(
     state: OptState, parts: Sequence[StatePart], owners: dict[Path, Any], sources: Sequence[Source]
 ) -> OptState:
     """Return the state in which every rule has made what follows from what was carried over."""

@@ -124,15 +124,15 @@ class Rows:
         for (_, slot), fates in self.slots.items():
             for (fate, source), arrays in fates.items():
                 if len(fates) == 1:
-                    rows.append(_row_of_migration(slot, fate, source, arrays))
+                    rows.append(_row(slot, fate, source, arrays))
                     continue
                 for below, like, was in arrays:
                     origin = None if source is None else (*source, *below)
-                    rows.append(_row_of_migration((*slot, *below), fate, origin, [((), like, was)]))
+                    rows.append(_row((*slot, *below), fate, origin, [((), like, was)]))
         return MigrationReport(tuple(rows))
 
 
-def _row_of_migration(
+def _row(
     slot: Path, fate: str, source: Path | None, arrays: list[tuple[Path, Any, Any]]
 ) -> MigratedSlot:
     return MigratedSlot(

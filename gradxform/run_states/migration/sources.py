@@ -43,19 +43,17 @@ def find_sources(
             if index in said:
                 sources[index] = said[index]
             elif part in kin:
-                sources[index] = _kin_source(part, kin[part], path, values)
+                sources[index] = _kin(part, kin[part], path, values)
             elif part not in settled:
-                sources[index] = _alike_source(part, pairing, path, values)
+                sources[index] = _alike(part, pairing, path, values)
             if isinstance(sources[index], AtStep):
-                sources[index] = AtStep(_scope_of_source(part, news, pairings))
+                sources[index] = AtStep(_scope(part, news, pairings))
         if part not in settled:
-            _check_ages_of_sources(part, sources, said)
+            _check_ages(part, sources, said)
     return sources
 
 
-def _check_ages_of_sources(
-    part: StatePart, sources: Sequence[Source], said: Mapping[int, Source]
-) -> None:
+def _check_ages(part: StatePart, sources: Sequence[Source], said: Mapping[int, Source]) -> None:
     """Require that no slots begin in a part whose count goes on."""
     counts = [part.leaves[(k,)] for k in part.step_fields if (k,) in part.leaves]
     begun = [
@@ -65,7 +63,7 @@ def _check_ages_of_sources(
         if isinstance(sources[i], Begun) and i not in said
     ]
     places = dict.fromkeys(path[1:] for path in begun)
-    young = [place for place in places if not _goes_on_from_source(part, place, sources, said)]
+    young = [place for place in places if not _goes_on(part, place, sources, said)]
     if young and any(isinstance(sources[i], Taken) for i in counts):
         anew = {dotted_path((*part.path, *path)): None for path in begun if path[1:] == young[0]}
         raise ValueError(
@@ -76,7 +74,7 @@ def _check_ages_of_sources(
         )
 
 
-def _goes_on_from_source(
+def _goes_on(
     part: StatePart, place: Path, sources: Sequence[Source], said: Mapping[int, Source]
 ) -> bool:
     """Whether anything in the slots of a parameter comes from the old state, or is as said."""
@@ -84,18 +82,18 @@ def _goes_on_from_source(
     return any(isinstance(sources[i], Taken) or i in said for i in indices)
 
 
-def _alike_source(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _alike(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of the same rule."""
     old = pairing.get(path[1:]) if path[1:] in part.places else None
     if old is not None and path in old.leaves:
-        return _source_unless_set_anew(part, old, path, Taken(old.leaves[path]))
+        return _unless_set_anew(part, old, path, Taken(old.leaves[path]))
     if path[1:] in part.places and path[0] not in part.step_fields:
         return Begun()
     origins = [old for old in dict.fromkeys(pairing.values()) if path in old.leaves]
     if not origins:
-        return _source_without_old_part(part, bool(pairing), path)
+        return _without_old_part(part, bool(pairing), path)
     _check_equal_sources(part, origins, path, values)
-    return _source_unless_set_anew(part, origins[0], path, Taken(origins[0].leaves[path]))
+    return _unless_set_anew(part, origins[0], path, Taken(origins[0].leaves[path]))
 
 
 def _check_equal_sources(
@@ -122,7 +120,7 @@ def _is_prng_key_source(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _source_unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source) -> Source:
+def _unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source) -> Source:
     """Return the source, unless the new transform says itself what the array begins as."""
     field = path[0] if path else ""
     attribute = dict(getattr(new.owner, "set_by", ())).get(field)
@@ -133,10 +131,10 @@ def _source_unless_set_anew(new: StatePart, old: StatePart, path: Path, source: 
     settings = [getattr(part.owner, attribute) for part in (new, old)]
     if all(isinstance(x, dict) for x in settings):
         settings = [x.get(path[1]) for x in settings]
-    return source if _same_setting_of_sources(*settings) else Begun()
+    return source if _same_setting(*settings) else Begun()
 
 
-def _same_setting_of_sources(a: Any, b: Any) -> bool:
+def _same_setting(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if is_tracer(a) or is_tracer(b):
@@ -144,7 +142,7 @@ def _same_setting_of_sources(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(np.all(a == b))
 
 
-def _kin_source(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _kin(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of another rule."""
     field, *rest = path
     meaning = part.averages.get(field)
@@ -162,13 +160,13 @@ def _kin_source(part: StatePart, pairing: Pairing, path: Path, values: Sequence[
                     same = [p for p in dict.fromkeys(pairing.values()) if (k,) in p.leaves]
                     _check_equal_sources(part, same, (k,), values)
                     return Taken(old.leaves[(k,)])
-    return _source_without_old_part(part, True, path)
+    return _without_old_part(part, True, path)
 
 
 # -------------------------------------------------------------------------------- the run's step
 
 
-def _source_without_old_part(part: StatePart, goes_on: bool, path: Path) -> Source:
+def _without_old_part(part: StatePart, goes_on: bool, path: Path) -> Source:
     """Return the source of an array that no part of the old state has.
 
     A count begins at the step of the run where a schedule reads it, or averages are as old as the
@@ -181,7 +179,7 @@ def _source_without_old_part(part: StatePart, goes_on: bool, path: Path) -> Sour
     return Begun()
 
 
-def _scope_of_source(
+def _scope(
     part: StatePart, news: StateLayout, pairings: Mapping[StatePart, Pairing]
 ) -> StatePart | None:
     """Return the old state of the wrapper that decides when the part takes a step, if any."""

@@ -50,14 +50,14 @@ def get_slots(tx: SupportsTransform, state: OptState, names: str = "gradxform") 
       TypeError: if `tx` is not a transform, or the state is another one's.
       ValueError: if `names` is not one of these.
     """
-    named = _slot_entries_by_name("get_slots", tx, state, names)
+    named = _entries("get_slots", tx, state, names)
     slots: dict[str, Any] = {}
     for name, entries in named.items():
         values = [entry.read(getattr(entry.owned.state, entry.field)) for entry in entries]
         slots[name] = values[0]
         if entries[0].shared is None:
             for value in values[1:]:
-                slots[name] = _merged_slot_arrays(slots[name], value)
+                slots[name] = _merged_arrays(slots[name], value)
     return slots
 
 
@@ -82,7 +82,7 @@ def set_slots(
       ValueError: for a name that the state does not have; a slot with too few or too many arrays,
         or one of another shape; a count that is not a whole number; a power of another decay.
     """
-    named = _slot_entries_by_name("set_slots", tx, state, names)
+    named = _entries("set_slots", tx, state, names)
     if not isinstance(slots, Mapping):
         raise TypeError(f"set_slots: slots must be a dict by name, got {shown(slots)}.")
     for name in slots:
@@ -101,12 +101,12 @@ def set_slots(
     for name, value in slots.items():
         entries = named[name]
         if entries[0].shared is None:
-            _check_slot_covered(name, value, [entry.read(_slot_field(entry)) for entry in entries])
+            _check_covered(name, value, [entry.read(_field(entry)) for entry in entries])
         for entry in entries:
-            place, old = (entry.owned.path, entry.field), _slot_field(entry)
+            place, old = (entry.owned.path, entry.field), _field(entry)
             fitting = value
             if entry.shared is None:
-                fitting = _fitted_slot(name, (), entry.read(old), value, used)
+                fitting = _fitted(name, (), entry.read(old), value, used)
             new = entry.write(fitting, fields.get(place, old), together[place[0]])
             fields[place] = _slot_in_old_dtypes(new, old)
     changes: dict[Path, dict[str, Any]] = defaultdict(dict)
@@ -117,11 +117,11 @@ def set_slots(
     return state
 
 
-def _slot_field(entry: Entry) -> Any:
+def _field(entry: Entry) -> Any:
     return getattr(entry.owned.state, entry.field)
 
 
-def _slot_entries_by_name(caller: str, tx: Any, state: Any, names: str) -> dict[str, list[Entry]]:
+def _entries(caller: str, tx: Any, state: Any, names: str) -> dict[str, list[Entry]]:
     """Return the entries by name, with a path before names that would be ambiguous."""
     check_transform(caller, tx, "tx")
     require_choice(caller, "names", names, STYLES)
@@ -145,10 +145,10 @@ def _are_one_slot(entries: Sequence[Entry]) -> bool:
     if len(entries) > 1 and any(entry.shared is not None for entry in entries):
         return False
     try:
-        merged = entries[0].read(_slot_field(entries[0]))
+        merged = entries[0].read(_field(entries[0]))
         for entry in entries[1:]:
-            merged = _merged_slot_arrays(merged, entry.read(_slot_field(entry)))
-    except _SlotOverlap:
+            merged = _merged_arrays(merged, entry.read(_field(entry)))
+    except _Overlap:
         return False
     return True
 
@@ -156,62 +156,60 @@ def _are_one_slot(entries: Sequence[Entry]) -> bool:
 # ------------------------------------------------------------------------------------------ trees
 
 
-class _SlotOverlap(Exception):
+class _Overlap(Exception):
     """Two trees have an array at the same place."""
 
 
-def _merged_slot_arrays(a: Any, b: Any) -> Any:
+def _merged_arrays(a: Any, b: Any) -> Any:
     """Return the tree of the arrays of both, which have holes where the other has arrays."""
     if is_hole(a) or is_hole(b):
         return b if is_hole(a) else a
     ours, theirs = children_of(a), children_of(b)
     if ours is None or theirs is None or set(ours) != set(theirs) or not ours:
-        raise _SlotOverlap
-    return _rebuilt_slot(a, {k: _merged_slot_arrays(x, theirs[k]) for k, x in ours.items()})
+        raise _Overlap
+    return _rebuilt(a, {k: _merged_arrays(x, theirs[k]) for k, x in ours.items()})
 
 
-def _rebuilt_slot(node: Any, children: dict[str, Any]) -> Any:
+def _rebuilt(node: Any, children: dict[str, Any]) -> Any:
     treedef = jax.tree.structure(node, is_leaf=lambda x: x is not node)
     return jax.tree.unflatten(treedef, list(children.values()))
 
 
-def _check_slot_covered(name: str, value: Any, olds: Sequence[Any], at: Path = ()) -> None:
+def _check_covered(name: str, value: Any, olds: Sequence[Any], at: Path = ()) -> None:
     """Require that every array of a new slot has a place in some state."""
     olds = [old for old in olds if not is_hole(old)]
     if is_hole(value):
         return
-    children = _children_of_slot(value)
+    children = _children(value)
     if not olds or (children is not None and all(children_of(old) is None for old in olds)):
         raise ValueError(f"set_slots: {name} has an array at {path_str(at)}, the state none.")
     for k, x in (children or {}).items():
         inside = [inner[k] for old in olds if k in (inner := children_of(old) or {})]
-        _check_slot_covered(name, x, inside, (*at, k))
+        _check_covered(name, x, inside, (*at, k))
 
 
-def _children_of_slot(node: Any) -> dict[str, Any] | None:
+def _children(node: Any) -> dict[str, Any] | None:
     if isinstance(node, Mapping):
         return {str(k): x for k, x in node.items()}
     return children_of(node)
 
 
-def _fitted_slot(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
+def _fitted(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     """Return the arrays of `new` in the structure of `old`, each in the shape that it has there."""
     if is_hole(old):
         return old
     children = children_of(old)
     if children is None:
-        return _fitting_slot_array(name, at, old, new, used)
-    by_name = _children_of_slot(new) or {}
+        return _fitting_array(name, at, old, new, used)
+    by_name = _children(new) or {}
     for k, x in children.items():
         if k not in by_name and jax.tree.leaves(x):
             raise ValueError(f"set_slots: {name} lacks an array at {path_str((*at, k))}.")
-    fitted = {
-        k: _fitted_slot(name, (*at, k), x, by_name.get(k, x), used) for k, x in children.items()
-    }
-    return _rebuilt_slot(old, fitted)
+    fitted = {k: _fitted(name, (*at, k), x, by_name.get(k, x), used) for k, x in children.items()}
+    return _rebuilt(old, fitted)
 
 
-def _fitting_slot_array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
+def _fitting_array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     """Return a new array, with the shape and the kind of numbers of the old one."""
     where = f"set_slots: {name}" + (f" at {path_str(at)}" if at else "")
     is_number = isinstance(new, bool | int | float | complex)
@@ -243,13 +241,11 @@ def _slot_in_old_dtypes(new: Any, old: Any) -> Any:
             isinstance(x, jax.Array) and x.dtype == dtype and not getattr(x, "weak_type", False)
         )
         array = x if is_new else jnp.asarray(x, dtype)
-        spread = not is_tracer(array) and len(_devices_of_slot(array)) < 2 <= len(
-            _devices_of_slot(like)
-        )
+        spread = not is_tracer(array) and len(_devices(array)) < 2 <= len(_devices(like))
         return jax.device_put(array, like.sharding) if spread else array
 
     return jax.tree.map(cast_like, new, old)
 
 
-def _devices_of_slot(x: Any) -> Any:
+def _devices(x: Any) -> Any:
     return getattr(getattr(x, "sharding", None), "device_set", ())

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import name_of, shown
+from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names.owners import Owned, owned_states, rule_name
 from gradxform.run_states.slot_names.words import (
     COUNTS,
@@ -27,11 +28,11 @@ from gradxform.transforms.shampoo import step_by_shampoo
 Values = Mapping[str, Any]
 
 
-def _read_entry_unchanged(x: Any) -> Any:
+def _read_unchanged(x: Any) -> Any:
     return x
 
 
-def _write_entry_unchanged(value: Any, old: Any, values: Values) -> Any:
+def _write_unchanged(value: Any, old: Any, values: Values) -> Any:
     return value
 
 
@@ -52,8 +53,8 @@ class Entry:
     name: str
     owned: Owned
     field: str
-    read: Callable[[Any], Any] = _read_entry_unchanged
-    write: Callable[[Any, Any, Values], Any] = _write_entry_unchanged
+    read: Callable[[Any], Any] = _read_unchanged
+    write: Callable[[Any, Any, Values], Any] = _write_unchanged
     shared: Any = None
 
 
@@ -78,11 +79,11 @@ def _entries_of_field(owned: Owned, field: str, style: str) -> list[Entry]:
     if field == "count" and owned.clock is not None and owned.clock.at is not None:
         return []  # a constant step sets it anew in every update
     if field == "count" and style == "tf1":
-        return _count_entries_of_tf1(owned, name)
+        return _count_of_tf1(owned, name)
     if is_shared(style, field):
         return [Entry(name, owned, field, shared=name, write=_whole_count(name))]
     if field == "trace" and _is_uphill_momentum(owned, style):
-        return [Entry(name, owned, field, _negated_slot, lambda x, old, values: _negated_slot(x))]
+        return [Entry(name, owned, field, _negated, lambda x, old, values: _negated(x))]
     if style == "tf1" and isinstance(rule, step_by_shampoo) and field in ("statistics", "roots"):
         return _shampoo_axis_entries(owned, field)
     if style == "tf1" and isinstance(rule, scale_by_ggt):
@@ -106,7 +107,7 @@ def _is_uphill_momentum(owned: Owned, style: str) -> bool:
     return style == "tf1" or any(isinstance(part, of_rms) for part in owned.before)
 
 
-def _negated_slot(tree: Any) -> Any:
+def _negated(tree: Any) -> Any:
     return jax.tree.map(lambda x: -x, tree)
 
 
@@ -119,9 +120,9 @@ def as_whole(name: str, value: Any) -> Any:
     Raises:
       ValueError: unless it is a whole number of at least 0.
     """
-    shape, dtype = jnp.shape(value), getattr(value, "dtype", None)
-    is_number = dtype is not None or isinstance(value, int | float)
-    if not is_number or isinstance(value, bool) or shape != ():
+    dtype = getattr(value, "dtype", None)
+    is_number = isinstance(value, int | float) if dtype is None else number_rank(dtype) in (1, 2)
+    if not is_number or isinstance(value, bool) or jnp.shape(value) != ():
         raise ValueError(f"set_slots: {name} must be a whole number, got {shown(value)}.")
     if is_tracer(value):
         return jnp.asarray(jnp.round(value), jnp.int32)
@@ -135,12 +136,12 @@ def _whole_count(name: str) -> Callable[[Any, Any, Values], Any]:
     return lambda value, old, values: as_whole(name, value)
 
 
-def _count_entries_of_tf1(owned: Owned, name: str) -> list[Entry]:
+def _count_of_tf1(owned: Owned, name: str) -> list[Entry]:
     powers = POWERS.get(rule_name(owned), {})
     if owned.clock is not None:  # it has the global step
         return [Entry(COUNTS["tf1"], owned, "count", shared="step", write=_whole_count(name))]
     if not powers:
-        read = _float_count if name == "t" or name == "global_step_1" else _read_entry_unchanged
+        read = _float_count if name == "t" or name == "global_step_1" else _read_unchanged
         return [Entry(name, owned, "count", read, _whole_count(name), shared=name)]
     entries = []
     for power, attribute in powers.items():
@@ -208,7 +209,9 @@ _TINY = 1e-36
 
 def _count_of_decay_power(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
     """Return the number of updates at which a decay has that power, if that can be known."""
-    if jnp.shape(power) != ():
+    dtype = getattr(power, "dtype", None)
+    is_array = dtype is not None and power.shape == () and number_rank(dtype) in (1, 2)
+    if not is_array and (isinstance(power, bool) or not isinstance(power, int | float)):
         raise ValueError(f"set_slots: {name} must be a number, got {shown(power)}.")
     number, base = float(np.asarray(power)), float(_float32_decay(decay))
     if base <= 0 or (0 <= number < _TINY):

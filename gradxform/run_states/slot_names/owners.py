@@ -40,7 +40,7 @@ class Owned(NamedTuple):
     clock: external_step | None
 
 
-class _OwnersWalk(NamedTuple):
+class _Walk(NamedTuple):
     """A walk through a state: the states that it meets, and the classes that are not states."""
 
     owned: list[Owned]
@@ -54,7 +54,7 @@ def owned_states(tx: Any, state: Any) -> list[Owned]:
       TypeError: if a state is of another kind than its transform's.
       ValueError: if a chain has another number of states.
     """
-    walk = _OwnersWalk([], kinds_of_params(state))
+    walk = _Walk([], kinds_of_params(state))
     _walk_owned_states(walk, tx, state, (), (), None)
     return walk.owned
 
@@ -71,7 +71,7 @@ def with_child(node: Any, path: Path, child: Any) -> Any:
 
 
 def _walk_owned_states(
-    walk: _OwnersWalk,
+    walk: _Walk,
     tx: Any,
     state: Any,
     path: Path,
@@ -93,7 +93,7 @@ def _walk_owned_states(
 
 
 def _add_owned_states(
-    walk: _OwnersWalk,
+    walk: _Walk,
     tx: Any,
     node: Any,
     path: Path,

@@ -62,6 +62,8 @@ _VARIABLES_THERE: dict[str, tuple[str, ...]] = {
     "ModelAverageState": ("global_step",),
     "ElasticAverageState": ("global_step",),
     "AgnState": ("global_step",),
+    "FeedbackState": (),
+    "LowRankState": (),
 }
 
 # The names of a count of updates.

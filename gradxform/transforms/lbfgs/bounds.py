@@ -12,7 +12,7 @@ from jax import lax
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, path_str, with_paths
-from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.numerics import at_least_float32, cast, number_rank, promote
 from gradxform.slots import zeros_like
 from gradxform.types import Array, Params, PyTree
 from gradxform.values import FrozenTree, is_function, thawed
@@ -71,11 +71,11 @@ def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree,
       ValueError: if a bound has other leaves or shapes than the parameters, is NaN, crosses the
         other one, leaves a parameter outside, or no number of its dtype between the two.
     """
-    lows = _leaves_of_bound(part, "lower", lower, params, -np.inf)
-    highs = _leaves_of_bound(part, "upper", upper, params, np.inf)
+    lows = _leaves(part, "lower", lower, params, -np.inf)
+    highs = _leaves(part, "upper", upper, params, np.inf)
     for (path, p), low, high in zip(with_paths(params), lows, highs, strict=True):
         if not is_hole(p):
-            _check_bounds_of_leaf(part, path, p, low, high)
+            _check_leaf(part, path, p, low, high)
     lows, highs = ([x for x in xs if x is not None] for xs in (lows, highs))
     zeros, treedef = jax.tree.flatten(zeros_like(params))
 
@@ -87,13 +87,13 @@ def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree,
     return laid(lows), laid(highs)
 
 
-def _leaves_of_bound(part: Any, name: str, bound: Any, params: Params, none: float) -> list[Any]:
+def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> list[Any]:
     """Return the bound of every leaf as an array, rounded to its dtype; None at a hole."""
     named = with_paths(params)
     tree = bound(params) if is_function(bound) else thawed(bound)
     # Lists of numbers may be branches of the parameters, or the bounds of one array.
-    same = _structure_of_bounds(tree) == _structure_of_bounds(params)
-    given = dict(with_paths(tree) if same else with_paths(tree, _is_bound_entry))
+    same = _structure(tree) == _structure(params)
+    given = dict(with_paths(tree) if same else with_paths(tree, _is_entry))
     used, out = set(), []
     for path, p in named:
         places = [path[:end] for end in range(len(path) + 1) if path[:end] in given]
@@ -126,8 +126,9 @@ def _bound_as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
     """Return the bound of one leaf, rounded inward to its dtype, in float32 or wider."""
     dtype = dtype_of(p)
     try:
-        x = x if isinstance(x, jax.Array) else np.asarray(x, np.float64)
-        is_real = not jnp.iscomplexobj(x)
+        x = x if isinstance(x, jax.Array) else np.asarray(x)
+        is_real = number_rank(dtype_of(x)) in (1, 2)
+        x = x if isinstance(x, jax.Array) else x.astype(np.float64)
     except (TypeError, ValueError):
         is_real = False
     if not is_real:
@@ -140,10 +141,10 @@ def _bound_as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
             f"{name_of(part)}: {name} of {path_str(path)} has shape {x.shape}, the parameter has "
             f"{jnp.shape(p)}."
         )
-    return _bound_rounded_inward(x, dtype, 1 if name == "lower" else -1)
+    return _rounded_inward(x, dtype, 1 if name == "lower" else -1)
 
 
-def _bound_rounded_inward(x: Any, dtype: Any, sign: int) -> Any:
+def _rounded_inward(x: Any, dtype: Any, sign: int) -> Any:
     """Return a bound as the next number of `dtype` that it allows; `sign` points to the inside."""
     xp = jnp if isinstance(x, jax.Array) else np
     # A number beyond the dtype becomes infinite, which bounds nothing.
@@ -151,14 +152,14 @@ def _bound_rounded_inward(x: Any, dtype: Any, sign: int) -> Any:
         wide = x.astype(at_least_float32(dtype))
         near = wide.astype(dtype)
         next_in = xp.nextafter(near, xp.full_like(near, sign * float(jnp.finfo(dtype).max)))
-    rounded = near.astype(wide.dtype) if xp is np else _rounded_bound(wide, dtype)
+    rounded = near.astype(wide.dtype) if xp is np else _rounded(wide, dtype)
     is_outside = (sign * rounded < sign * wide) & xp.isfinite(rounded)
     rounded = xp.where(is_outside, next_in.astype(wide.dtype), rounded)
     # Some dtypes of 8 bits have NaN in the place of an infinity.
     return xp.where(xp.isnan(rounded), wide, rounded)
 
 
-def _check_bounds_of_leaf(part: Any, path: Path, p: Any, low: Any, high: Any) -> None:
+def _check_leaf(part: Any, path: Path, p: Any, low: Any, high: Any) -> None:
     """Require bounds that do not cross, with the parameter between them, as far as is known."""
     low, high = (None if is_tracer(x) else np.asarray(x, np.float64) for x in (low, high))
     for name, x in (("lower", low), ("upper", high)):
@@ -191,7 +192,7 @@ def _first_outside_bounds(where: Any, *xs: Any) -> list[float]:
     return [float(x[mask].flat[0]) for x in arrays]
 
 
-def _structure_of_bounds(tree: PyTree) -> Any:
+def _structure(tree: PyTree) -> Any:
     return jax.tree.structure(tree, is_leaf=_is_none_bound)
 
 
@@ -199,20 +200,20 @@ def _is_none_bound(x: Any) -> bool:
     return x is None
 
 
-def _is_bound_entry(x: Any) -> bool:
+def _is_entry(x: Any) -> bool:
     """Whether `x` is the bound of one leaf or branch: None, a number, or lists of numbers."""
     if isinstance(x, list | tuple):
-        return bool(x) and all(map(_is_bound_entry, x)) and None not in x
+        return bool(x) and all(map(_is_entry, x)) and None not in x
     return x is None or (not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1)
 
 
 def bounds_as_steps(x: Array, low: Array, high: Array, per_unit: Array) -> tuple[Array, Array]:
     """Return the bounds as steps from x, times `per_unit`."""
     per_unit = cast(per_unit, x.dtype)
-    return _way_to_bound(x, low, per_unit), _way_to_bound(x, high, per_unit)
+    return _way(x, low, per_unit), _way(x, high, per_unit)
 
 
-def _way_to_bound(x: Array, bound: Array, per_unit: Array) -> Array:
+def _way(x: Array, bound: Array, per_unit: Array) -> Array:
     """Return (bound - x) per_unit; at an infinite bound it has a derivative, of 0."""
     is_bound = jnp.abs(bound) != jnp.inf
     return jnp.where(is_bound, (jnp.where(is_bound, bound, 0) - x) * per_unit, bound)
@@ -244,19 +245,19 @@ def update_along(
     wide = promote(x.dtype, at_least_float32(g.dtype))
     start, low, high = (cast(v, wide) for v in (p, low, high))
 
-    u = _rounded_bound(cast(place, wide) - start, g.dtype)
+    u = _rounded(cast(place, wide) - start, g.dtype)
     # p + u is rounded, and could be outside. The next smaller u then leads to the inside.
     for _ in range(2):
-        end = _rounded_bound(start + u, p.dtype)
+        end = _rounded(start + u, p.dtype)
         step = lax.stop_gradient(cast(u, g.dtype))  # `nextafter` does not have a derivative
         step = lax.nextafter(step, jnp.zeros_like(step))
         u = jnp.where((end < low) | (end > high), cast(step, wide), u)
-    end = _rounded_bound(start + u, p.dtype)
+    end = _rounded(start + u, p.dtype)
     is_out = ((end < low) | (end > high)) & (start >= low) & (start <= high)
     return cast(jnp.where(is_out, 0, u), g.dtype)
 
 
-def _rounded_bound(x: Array, dtype: Any) -> Array:
+def _rounded(x: Array, dtype: Any) -> Array:
     """Return `x` as a number of `dtype`, in its own dtype; infinite beyond the largest."""
     if dtype == x.dtype:
         return x

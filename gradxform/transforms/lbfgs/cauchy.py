@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.linalg import matmul
+from gradxform.linalg import inner_products, matmul
 from gradxform.numerics import cast, scalar_dtype
 from gradxform.numerics.loops import loop_at_most
 from gradxform.transforms.lbfgs import bounds
-from gradxform.transforms.lbfgs.compact import Memory, inner, products, sums_over_leaves
+from gradxform.transforms.lbfgs.compact import Memory, products, sums_over_leaves
 from gradxform.types import Array
 
 __all__ = []
@@ -45,7 +45,7 @@ class CauchyPoint(NamedTuple):
 
 def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
     """Return the generalized Cauchy point of the model g^T (z - x) + (z - x)^T B (z - x) / 2."""
-    seen = engine.map_rows(_cauchy_breaks_of_leaf, [*box, memory.s, memory.y])
+    seen = engine.map_rows(_breaks_of_leaf, [*box, memory.s, memory.y])
     times, directions = ([leaf[i] for leaf in seen] for i in (0, 1))
     s_s, s_y, of_y, of_s = sums_over_leaves([leaf[2:] for leaf in seen])
     middle = memory.middle(s_s, s_y)
@@ -60,17 +60,17 @@ def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
     size = lax.stop_gradient(jnp.max(jnp.abs(direction), initial=0))
     size = lax.reduce_precision(size, jnp.finfo(dtype).nexp, 0)
     size = jnp.where(size > 0, size, 1)
-    path = _CauchyPath(time * size, direction / size, size, middle, memory)
-    end, c = _first_cauchy_minimum(path, memory.both(of_y, of_s) / size)
+    path = _Path(time * size, direction / size, size, middle, memory)
+    end, c = _first_minimum(path, memory.both(of_y, of_s) / size)
     k = matmul(middle, c)
     # Where nothing is bounded the step of the whole model is found from x itself.
     is_open = jnp.all(time == jnp.inf) & jnp.any(memory.scales > 0)
     end, k = jnp.where(is_open, 0, end / size), jnp.where(is_open, 0, k)
-    moved = engine.map_rows(_move_to_cauchy_point, [*box[:1], *box[2:], times, directions], end)
+    moved = engine.map_rows(_move_to_point, [*box[:1], *box[2:], times, directions], end)
     return CauchyPoint([leaf[0] for leaf in moved], [leaf[1] for leaf in moved], k)
 
 
-class _CauchyPath(NamedTuple):
+class _Path(NamedTuple):
     """The path x + t d, with d scaled so that its largest entry is in [1, 2)."""
 
     time: Array  # (n,); when each entry reaches its bound
@@ -80,7 +80,7 @@ class _CauchyPath(NamedTuple):
     memory: Memory
 
 
-class _CauchyPlace(NamedTuple):
+class _Place(NamedTuple):
     """How far along the path the search is, at a break."""
 
     chunk: Array  # int32
@@ -90,7 +90,7 @@ class _CauchyPlace(NamedTuple):
     found: Array
 
 
-def _first_cauchy_minimum(path: _CauchyPath, p: Array) -> tuple[Array, Array]:
+def _first_minimum(path: _Path, p: Array) -> tuple[Array, Array]:
     """Return the time of the first minimum of the model, and W^T (z - x) there.
 
     Args:
@@ -111,18 +111,18 @@ def _first_cauchy_minimum(path: _CauchyPath, p: Array) -> tuple[Array, Array]:
     least = theta * square[0] - jnp.sum(p * matmul(path.middle, p))
     least = jnp.finfo(d.dtype).eps * least
 
-    def look(place: _CauchyPlace) -> _CauchyPlace:
+    def look(place: _Place) -> _Place:
         start = place.chunk * chunk
         time_of, d_of, square_of, index = (
             lax.dynamic_slice_in_dim(x, start, chunk) for x in (time, d, square, order)
         )
         # p and c at the start of each segment, from sums over the breaks before.
-        removed = d_of[:, None] * _cauchy_rows_of_memory(path.memory, index)
-        ps = place.p[None] - _sums_before_cauchy_breaks(removed)
+        removed = d_of[:, None] * _rows_of_memory(path.memory, index)
+        ps = place.p[None] - _sums_before_breaks(removed)
         begins = jnp.concatenate([place.time[None], time_of[:-1]])
         lengths = jnp.where(jnp.isfinite(time_of), time_of - begins, 0)
         passed = lengths[:, None] * ps
-        cs = place.c[None] + _sums_before_cauchy_breaks(passed)
+        cs = place.c[None] + _sums_before_breaks(passed)
         # The slope of the model where a segment begins, and its curvature.
         # No segment that begins at infinity is taken, but it would make NaN of derivatives.
         known = jnp.where(begins < jnp.inf, begins, 0)
@@ -134,7 +134,7 @@ def _first_cauchy_minimum(path: _CauchyPath, p: Array) -> tuple[Array, Array]:
         ends = (square_of == 0) | (begins + further < time_of)
         i = jnp.argmax(ends)
         found = ends[i]
-        return _CauchyPlace(
+        return _Place(
             chunk=place.chunk + 1,
             time=jnp.where(found, begins[i] + further[i], time_of[-1]),
             p=jnp.where(found, ps[i], ps[-1] - removed[-1]),
@@ -144,19 +144,17 @@ def _first_cauchy_minimum(path: _CauchyPath, p: Array) -> tuple[Array, Array]:
 
     chunks = len(time) // chunk
     zero = jnp.zeros((), d.dtype)
-    begun = _CauchyPlace(
-        jnp.zeros((), jnp.int32), zero, p, jnp.zeros_like(p), jnp.zeros((), jnp.bool_)
-    )
+    begun = _Place(jnp.zeros((), jnp.int32), zero, p, jnp.zeros_like(p), jnp.zeros((), jnp.bool_))
     end = loop_at_most(chunks, lambda at: ~at.found & (at.chunk < chunks), look, begun)
     return end.time, end.c
 
 
-def _sums_before_cauchy_breaks(x: Array) -> Array:
+def _sums_before_breaks(x: Array) -> Array:
     """Return for every row the sum of those before it."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), jnp.cumsum(x[:-1], axis=0)])
 
 
-def _cauchy_rows_of_memory(memory: Memory, index: Array) -> Array:
+def _rows_of_memory(memory: Memory, index: Array) -> Array:
     """Return rows of W, (k, 2m), by their places among the entries of all leaves."""
     m, start = len(memory.scales), 0
     of_y = of_s = jnp.zeros((m, len(index)), memory.scales.dtype)
@@ -175,7 +173,7 @@ def _cauchy_rows_of_memory(memory: Memory, index: Array) -> Array:
     return jnp.concatenate([scales * of_y, memory.theta * (scales * of_s)]).T
 
 
-def _cauchy_breaks_of_leaf(
+def _breaks_of_leaf(
     x: Array, g: Array, low: Array, high: Array, s: Array, y: Array
 ) -> tuple[Array, ...]:
     """Return when each entry reaches its bound, its direction, and products of the memory."""
@@ -184,10 +182,17 @@ def _cauchy_breaks_of_leaf(
     # An entry that does not move, or does not have a bound there, is not a break of the path.
     time = bounds.reach_along(low, high, x, d)
     own = products(s, y, jnp.ones_like(x, jnp.bool_))
-    return time, d, own.s_s, own.s_y, inner(y, d[None])[:, 0], inner(s, d[None])[:, 0]
+    return (
+        time,
+        d,
+        own.s_s,
+        own.s_y,
+        inner_products(y, d[None])[:, 0],
+        inner_products(s, d[None])[:, 0],
+    )
 
 
-def _move_to_cauchy_point(
+def _move_to_point(
     x: Array, low: Array, high: Array, time: Array, d: Array, end: Array
 ) -> tuple[Array, Array]:
     """Return where the entries are at the end of the path, and which of them may still move."""

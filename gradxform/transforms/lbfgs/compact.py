@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from gradxform import linalg
+from gradxform.linalg import inner_products
 from gradxform.numerics import add, cast, promote, scalar_dtype
 from gradxform.types import Array
 
@@ -84,18 +85,9 @@ class Products(NamedTuple):
 def products(s: Array, y: Array, mask: Array) -> Products:
     """Return the products of a leaf's memory, summed where `mask` holds."""
     masked_s, masked_y = (jnp.where(mask, x, 0) for x in (s, y))
-    return Products(inner(masked_s, s), inner(masked_s, y), inner(masked_y, y))
-
-
-def inner(a: Array, b: Array) -> Array:
-    """Return the inner products of the arrays along axis 0 of `a` and of `b`, a matrix."""
-    axes = tuple(range(1, a.ndim))
-    return jnp.tensordot(a, b, axes=(axes, axes), precision=linalg.HIGHEST)
-
-
-def combined_memory(weights: Array, memory: Array) -> Array:
-    """Return the sum of the arrays along axis 0 of `memory`, each times its weight."""
-    return jnp.tensordot(cast(weights, memory.dtype), memory, axes=1, precision=linalg.HIGHEST)
+    return Products(
+        inner_products(masked_s, s), inner_products(masked_s, y), inner_products(masked_y, y)
+    )
 
 
 def sums_over_leaves(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
@@ -115,10 +107,10 @@ def solve_quasidefinite(e: Array, c: Array, g: Array, right: Array) -> Array:
       g: (m, m), symmetric, such that g + c e^{-1} c^T is positive definite.
       right: (2m, k).
     """
-    return linalg.one_by_one(_solve_compact_by_blocks, e, c, g, right)
+    return linalg.one_by_one(_solve_by_blocks, e, c, g, right)
 
 
-def _solve_compact_by_blocks(e: Array, c: Array, g: Array, right: Array) -> Array:
+def _solve_by_blocks(e: Array, c: Array, g: Array, right: Array) -> Array:
     m = len(e)
     top, bottom = right[:m], right[m:]
     root = jnp.linalg.cholesky(e)

@@ -24,12 +24,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import one_over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import Array, Params, Scalar, Size, Slot, Updates
-
-__all__ = [
-    "scale_by_lbfgs",
-    "ScaleByLBFGSState",
-]
+from gradxform.types import Array, Params, Scalar, Size, Slot
 
 
 class ScaleByLBFGSState(NamedTuple):
@@ -89,7 +84,7 @@ class scale_by_lbfgs(ArrayRule):
     def __post_init__(self):
         require_at_least(self, 1, "memory_size")
 
-    def init(self, params: Params) -> ScaleByLBFGSState:
+    def init(self, params):
         """Return an empty memory."""
         return ScaleByLBFGSState(
             count=zero_count(),
@@ -100,9 +95,7 @@ class scale_by_lbfgs(ArrayRule):
             weights_memory=jnp.zeros(self.memory_size, scalar_dtype()),
         )
 
-    def prepare(
-        self, updates: Updates, state: ScaleByLBFGSState, params: Params
-    ) -> tuple[ScaleByLBFGSState, Array, Array, Array]:
+    def prepare(self, updates, state, params):
         """Return the state with the newest pair, and the weights of g, of every s and every y."""
         check_memory(self, state.weights_memory)
         gs, treedef = jax.tree.flatten(updates)
@@ -115,9 +108,11 @@ class scale_by_lbfgs(ArrayRule):
         has_pair = state.count > 0
         newest = jnp.mod(state.count - 1, self.memory_size)
         columns = [gs, ps, *(slot.leaves for slot in slots)]
-        leaves = engine.map_rows(_remember_lbfgs_pair, columns, has_pair, newest)
-        products, g_squared = _total_lbfgs_products([leaf[4:] for leaf in leaves], self.memory_size)
+        leaves = engine.map_rows(_remember_pair, columns, has_pair, newest)
+        products, g_squared = _total_products([leaf[4:] for leaf in leaves], self.memory_size)
 
+        # Pairs of a huge gradient, whose products are not in the range, say nothing.
+        products = jnp.where(jnp.isfinite(products), products, 0)
         s_y = products[: self.memory_size]
         y_y = products[self.memory_size :]
         s_dot_y, y_squared = s_y[newest, newest], y_y[newest, newest]
@@ -142,23 +137,12 @@ class scale_by_lbfgs(ArrayRule):
         state = state._replace(count=safe_increment(state.count), weights_memory=weights, **new)
         return state, gamma, of_s, of_y
 
-    def rule(
-        self,
-        g: Array,
-        last_p: Array,
-        last_g: Array,
-        s: Array,
-        y: Array,
-        p: Array,
-        of_g: Array,
-        of_s: Array,
-        of_y: Array,
-    ) -> tuple[Array, ...]:
+    def rule(self, g, last_p, last_g, s, y, p, of_g, of_s, of_y):
         """Return the combination of the gradient and the memory."""
         weights = [cast(w, s.dtype) for w in (of_s, of_y)]
         u = of_g * g
         for w, memory in zip(weights, (s, y), strict=True):
-            u = u + jnp.tensordot(w, memory, axes=1, precision=linalg.HIGHEST)
+            u = u + linalg.weighted_sum(w, memory)
         return u, last_p, last_g, s, y
 
 
@@ -177,7 +161,7 @@ def empty_memory(params: Params, memory_size: int) -> Any:
     return jax.tree.map(lambda z: jnp.stack([z] * memory_size), zeros_like(params))
 
 
-def _remember_lbfgs_pair(
+def _remember_pair(
     g: Any,
     p: Any,
     last_p: Array,
@@ -212,14 +196,10 @@ def _remember_lbfgs_pair(
 def inner(a: Array, b: Array) -> Array:
     """Return the real inner products of the arrays along axis 0 of `a` and of `b`, a matrix."""
     dtype = promote(a.dtype, b.dtype)
-    a, b = cast(a, dtype), cast(b, dtype)
-    axes = tuple(range(1, a.ndim))
-    return jnp.real(jnp.tensordot(jnp.conj(a), b, axes=(axes, axes), precision=linalg.HIGHEST))
+    return jnp.real(linalg.inner_products(cast(a, dtype), cast(b, dtype)))
 
 
-def _total_lbfgs_products(
-    products: list[tuple[Array, ...]], memory_size: int
-) -> tuple[Array, Array]:
+def _total_products(products: list[tuple[Array, ...]], memory_size: int) -> tuple[Array, Array]:
     """Return the sums over the leaves of their inner products, and of |g|^2."""
     zeros = jnp.zeros((2 * memory_size, memory_size + 1), scalar_dtype())
     total = functools.reduce(add, (x for x, _ in products), zeros)

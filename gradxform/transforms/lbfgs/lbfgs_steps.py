@@ -6,29 +6,23 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import transform
+from gradxform.linalg import weighted_sum
 from gradxform.numerics import cast, real_dtype, scalar_dtype
 from gradxform.numerics.roots import root
 from gradxform.transforms.evaluated import eval_methods_of
-from gradxform.transforms.lbfgs.compact import combined_memory, sums_over_leaves
+from gradxform.transforms.lbfgs.compact import sums_over_leaves
 from gradxform.transforms.lbfgs.lbfgs import inner, two_loops
 from gradxform.transforms.lbfgs.machine import (
     SearchingTransform,
     Step,
     Sums,
     Way,
-    completed_fields,
     first_machine_fields,
-    is_older,
     own_buffers,
 )
 from gradxform.transforms.lbfgs.more_thuente import LARGEST, MoreThuenteState
 from gradxform.transforms.lbfgs.units import squares_in_range
-from gradxform.types import Array, NonNegative, Params, Size, Slot
-
-__all__ = [
-    "step_by_lbfgs",
-    "StepByLBFGSState",
-]
+from gradxform.types import Array, NonNegative, Size, Slot
 
 
 class StepByLBFGSState(NamedTuple):
@@ -53,20 +47,10 @@ class StepByLBFGSState(NamedTuple):
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; |g|^2 there
     search: MoreThuenteState  # the search along d; its `value` is that at x
-    # scalar, at least float32; a power of 2 by which lengths and values are divided
-    unit: Any = None
-    theta: Any = None  # scalar, at least float32; <y, y> / <s, y> of the last pair, 0 before it
+    unit: Array  # scalar, at least float32; a power of 2 by which lengths and values are divided
+    theta: Array  # scalar, at least float32; <y, y> / <s, y> of the last pair, 0 before it
 
     evaluated, exchanged = eval_methods_of("params")
-
-    @classmethod
-    def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a state, from those of an older form too."""
-        if not is_older(fields):
-            return fields
-        s_y, y_y = (jnp.asarray(fields[k]) for k in ("s_y", "y_y"))
-        last = jnp.mod(jnp.asarray(fields["pairs"]) - 1, len(s_y))
-        return completed_fields(fields, y_y[last, last] / s_y[last, last])
 
 
 # ------------------------------------------------------------------------------- without bounds
@@ -75,10 +59,10 @@ class StepByLBFGSState(NamedTuple):
 _SLOTS = ("params", "updates", "direction", "diff_params_memory", "diff_updates_memory")
 
 
-def _measure_lbfgs_step(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -> Sums:
+def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -> Sums:
     """Return what is known of a point: one sum over the leaves, which is one exchange on a mesh."""
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS)]
-    leaves = engine.map_rows(_products_of_lbfgs_step, columns, 1 / state.scale, 1 / state.unit)
+    leaves = engine.map_rows(_products, columns, 1 / state.scale, 1 / state.unit)
     (total,) = sums_over_leaves([(leaf,) for leaf in leaves])
     slope, far, near, size, moving = total[:5]
     own, memory = total[5:14].reshape(3, 3), total[14:].reshape(2, len(state.s_y), 3)
@@ -98,7 +82,7 @@ def _measure_lbfgs_step(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -
     )
 
 
-def _products_of_lbfgs_step(
+def _products(
     g: Any,
     p: Any,
     x: Array,
@@ -109,7 +93,7 @@ def _products_of_lbfgs_step(
     per_scale: Array,
     per_unit: Array,
 ) -> Array:
-    """Return what `_measure_lbfgs_step` sums: numbers, then products with the new s, y and g."""
+    """Return what `_measure` sums: numbers, then products with the new s, y and g."""
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     moving = jnp.sum(g != 0, dtype=real_dtype(x.dtype))
     g = g * per_scale
@@ -120,12 +104,12 @@ def _products_of_lbfgs_step(
     return jnp.concatenate([jnp.stack(numbers), *products])
 
 
-def _aim_lbfgs_step(
+def _aim(
     state: StepByLBFGSState, sums: Sums, step: Step
 ) -> tuple[StepByLBFGSState, Array, Array, Array, Array]:
     """Return the state with the direction -H g, and the slope along it."""
     own, (of_s, of_y) = sums.of_memory
-    state = _remembered_lbfgs_step(state, own, of_s, of_y, step)
+    state = _remembered(state, own, of_s, of_y, step)
     m, indices = len(state.s_y), jnp.arange(len(state.s_y), dtype=jnp.int32)
     is_new, has = step.stored & (indices == step.newest), indices < step.pairs
     s_g, y_g = (jnp.where(is_new, own[i, 2], x[:, 2]) for i, x in enumerate((of_s, of_y)))
@@ -144,7 +128,7 @@ def _aim_lbfgs_step(
     slope = jnp.where(keeps, slope, -step.squared * gamma)
     of_s, of_y = (jnp.where(keeps, w, 0) for w in (of_s, of_y))
     columns = [state.updates, state.direction, state.diff_params_memory, state.diff_updates_memory]
-    directions = engine.map_rows(_direct_lbfgs_step, columns, step.starts, gamma, of_s, of_y)
+    directions = engine.map_rows(_direct, columns, step.starts, gamma, of_s, of_y)
     size = root(step.squared)
     first = jnp.minimum(1, step.reach / jnp.where(size > 0, size, 1) * step.theta)
     first = jnp.where(step.is_known, 1, first)
@@ -152,7 +136,7 @@ def _aim_lbfgs_step(
     return state._replace(direction=directions), slope, pairs, first, jnp.asarray(LARGEST)
 
 
-def _remembered_lbfgs_step(
+def _remembered(
     state: StepByLBFGSState, own: Array, of_s: Array, of_y: Array, step: Step
 ) -> StepByLBFGSState:
     """Return the state with the products of the new pair, if it is stored."""
@@ -164,17 +148,15 @@ def _remembered_lbfgs_step(
     )
 
 
-def _direct_lbfgs_step(
+def _direct(
     g: Array, d: Array, s: Array, y: Array, starts: Array, of_g: Array, of_s: Array, of_y: Array
 ) -> Array:
     """Return the direction of one leaf: another combination of g and the memory, if any starts."""
-    new = cast(of_g, d.dtype) * g + combined_memory(of_s, s) + combined_memory(of_y, y)
+    new = cast(of_g, d.dtype) * g + weighted_sum(of_s, s) + weighted_sum(of_y, y)
     return jnp.where(starts, -new, d)
 
 
-def _move_lbfgs_step(
-    gs: list[Any], ps: list[Any], state: StepByLBFGSState, t: Array
-) -> list[Array]:
+def _move(gs: list[Any], ps: list[Any], state: StepByLBFGSState, t: Array) -> list[Array]:
     columns = [gs, ps, state.params, state.direction]
     return engine.map_rows(_lbfgs_step_of_leaf, columns, t, state.unit)
 
@@ -248,10 +230,10 @@ class step_by_lbfgs(SearchingTransform):
     tol: NonNegative = 0.0
 
     State = StepByLBFGSState
-    way = Way(_SLOTS, 3, _measure_lbfgs_step, _aim_lbfgs_step, _move_lbfgs_step)
+    way = Way(_SLOTS, 3, _measure, _aim, _move)
     handles_complex = True
 
-    def init(self, params: Params) -> StepByLBFGSState:
+    def init(self, params):
         """Return an empty memory, with the parameters as the accepted point."""
         products = jnp.zeros((self.memory_size, self.memory_size), scalar_dtype())
         return own_buffers(

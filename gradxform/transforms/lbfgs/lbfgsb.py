@@ -22,20 +22,13 @@ from gradxform.transforms.lbfgs.machine import (
     Step,
     Sums,
     Way,
-    completed_fields,
     first_machine_fields,
-    is_older,
     own_buffers,
 )
 from gradxform.transforms.lbfgs.more_thuente import MoreThuenteState
 from gradxform.transforms.lbfgs.subspace import step_lengths, subspace_target
 from gradxform.transforms.lbfgs.units import squares_in_range
-from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot, StaticTree
-
-__all__ = [
-    "step_by_lbfgsb",
-    "StepByLBFGSBState",
-]
+from gradxform.types import Array, NonNegative, PyTree, Size, Slot, StaticTree
 
 
 class StepByLBFGSBState(NamedTuple):
@@ -62,26 +55,10 @@ class StepByLBFGSBState(NamedTuple):
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; the projected gradient's square there
     search: MoreThuenteState  # the search towards the target; its `value` is that at x
-    # scalar, at least float32; a power of 2 by which lengths and values are divided
-    unit: Any = None
-    squared: Any = None  # scalar, at least float32; |g|^2 at x, of the entries that no bound holds
+    unit: Array  # scalar, at least float32; a power of 2 by which lengths and values are divided
+    squared: Array  # scalar, at least float32; |g|^2 at x, of the entries that no bound holds
 
     evaluated, exchanged = eval_methods_of("params")
-
-    @classmethod
-    def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a state, from those of an older form too."""
-        if not is_older(fields):
-            return fields
-        # The field with the place of the direction was the target.
-        aim = fields.get("target", fields.get("direction"))
-        fields = {k: x for k, x in fields.items() if k != "target"}
-        direction = jax.tree.map(lambda e, x: jnp.asarray(e) - x, aim, fields["params"])
-        squared = [jnp.sum(jnp.square(jnp.asarray(g))) for g in jax.tree.leaves(fields["updates"])]
-        squared = sum(squared, jnp.zeros_like(fields["theta"]))
-        squared = jnp.where(jnp.asarray(fields["started"]), squared, jnp.inf)
-        fields |= {"direction": direction, "squared": squared}
-        return completed_fields(fields, jnp.asarray(fields["theta"]))
 
 
 # ---------------------------------------------------------------------------------- with bounds
@@ -98,9 +75,9 @@ _SLOTS = (
 )
 
 
-def _measure_lbfgsb_point(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
+def _measure_point(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])]
-    leaves = engine.map_rows(_measure_lbfgsb_leaf, columns, 1 / state.scale, 1 / state.unit)
+    leaves = engine.map_rows(_measure_leaf, columns, 1 / state.scale, 1 / state.unit)
     slope, s_s, s_y, y_y, *rest = sums_over_leaves(leaves)
     absolute, size, moving, outside = rest[6:]
     return Sums(
@@ -117,7 +94,7 @@ def _measure_lbfgsb_point(gs: list[Any], ps: list[Any], state: StepByLBFGSBState
     )
 
 
-def _measure_lbfgsb_leaf(
+def _measure_leaf(
     g: Any,
     p: Any,
     low: Array,
@@ -128,7 +105,7 @@ def _measure_lbfgsb_leaf(
     per_scale: Array,
     per_unit: Array,
 ) -> tuple[Array, ...]:
-    """Return what `_measure_lbfgsb_point` sums, of one leaf."""
+    """Return what `_measure_point` sums, of one leaf."""
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     is_held = ((g <= 0) & (p >= high)) | ((g >= 0) & (p <= low))
     moving = jnp.sum(~is_held & (g != 0), dtype=x.dtype)
@@ -144,7 +121,7 @@ def _measure_lbfgsb_leaf(
     return *products, *free, *squares_in_range(projected), *sizes, moving, outside
 
 
-def _aim_lbfgsb_search(
+def _aim_search(
     state: StepByLBFGSBState, sums: Sums, step: Step
 ) -> tuple[StepByLBFGSBState, Array, Array, Array, Array]:
     """Return the state with the direction to the target of the model, and how to search along it.
@@ -152,8 +129,8 @@ def _aim_lbfgsb_search(
     Where the memory leads uphill, or roundings spoil its matrices, it is forgotten.
     """
     s_y = jnp.where(step.stored, state.s_y.at[step.newest].set(sums.s_y), state.s_y)
-    box = _lbfgsb_box_around_point(state)
-    memory = _lbfgsb_memory(state, s_y, step)
+    box = _box_around_point(state)
+    memory = _memory(state, s_y, step)
 
     def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         _, _, _, pairs = carry
@@ -170,7 +147,7 @@ def _aim_lbfgsb_search(
     return state, slope, pairs, first, largest
 
 
-def _lbfgsb_box_around_point(state: StepByLBFGSBState) -> Box:
+def _box_around_point(state: StepByLBFGSBState) -> Box:
     """Return the box as it lies around the accepted point, which is its origin."""
     walls = [state.params, state.lower, state.upper]
     leaves = engine.map_rows(bounds.bounds_as_steps, walls, 1 / state.unit)
@@ -178,15 +155,13 @@ def _lbfgsb_box_around_point(state: StepByLBFGSBState) -> Box:
     return Box([jnp.zeros_like(x) for x in state.params], state.updates, low, high)
 
 
-def _lbfgsb_memory(state: StepByLBFGSBState, s_y: Array, step: Step) -> Memory:
+def _memory(state: StepByLBFGSBState, s_y: Array, step: Step) -> Memory:
     has, later = order_of(step.pairs, len(s_y))
     scales = jnp.where(has, lax.rsqrt(jnp.where(has, s_y, 1)), 0)
     return Memory(state.diff_params_memory, state.diff_updates_memory, scales, later, step.theta)
 
 
-def _move_lbfgsb_params(
-    gs: list[Any], ps: list[Any], state: StepByLBFGSBState, t: Array
-) -> list[Array]:
+def _move_params(gs: list[Any], ps: list[Any], state: StepByLBFGSBState, t: Array) -> list[Array]:
     columns = [gs, ps, state.params, state.direction, state.lower, state.upper]
     return engine.map_rows(bounds.update_along, columns, t, state.unit)
 
@@ -251,14 +226,14 @@ class step_by_lbfgsb(SearchingTransform):
     tol: NonNegative = 0.0
 
     State = StepByLBFGSBState
-    way = Way(_SLOTS, 5, _measure_lbfgsb_point, _aim_lbfgsb_search, _move_lbfgsb_params)
+    way = Way(_SLOTS, 5, _measure_point, _aim_search, _move_params)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("lower", "upper"):
             bounds.check(self, name, getattr(self, name))
 
-    def init(self, params: Params) -> StepByLBFGSBState:
+    def init(self, params):
         """Return the bounds and an empty memory, with the parameters as the accepted point."""
         self.check_numbers(params)
         lower, upper = bounds.resolved(self, params, self.lower, self.upper)

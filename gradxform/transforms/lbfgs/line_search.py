@@ -26,7 +26,6 @@ from gradxform.types import (
     Fraction,
     NonNegative,
     NonNegativeInt,
-    OptState,
     Params,
     Slot,
     Updates,
@@ -78,7 +77,7 @@ class Line(NamedTuple):
 
     def slope_of(self, grad: Updates) -> Array:
         """Return the derivative by t of a loss with this gradient."""
-        return _slope_for_line_search(self.part, self.updates, grad)
+        return _slope(self.part, self.updates, grad)
 
 
 def line_through(
@@ -105,7 +104,7 @@ def line_through(
             f"{shown(value_fn)}."
         )
     at_params = given_what_it_names(part, "value_fn", value_fn, extra)
-    slope = _slope_for_line_search(part, updates, grad)
+    slope = _slope(part, updates, grad)
     return Line(part, at_params, params, updates, as_loss(part, value), slope)
 
 
@@ -119,7 +118,7 @@ def without_aux(part: Any, function: str, result: Any) -> Any:
     return result[0]
 
 
-def _slope_for_line_search(part: Any, updates: Updates, grad: Updates) -> Array:
+def _slope(part: Any, updates: Updates, grad: Updates) -> Array:
     """Return the sum of the products of all entries, in float32 or wider."""
     us, treedef = jax.tree.flatten(updates)
     gs = align(part, updates, treedef, grad, "grad has").leaves
@@ -160,7 +159,7 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
     info: BacktrackingLinesearchInfo
 
 
-class _BacktrackingLineSearch(NamedTuple):
+class _Backtracking(NamedTuple):
     t: Array
     value: Array
     grad: Any
@@ -226,7 +225,7 @@ class scale_by_backtracking_linesearch(Transform):
 
     locality = "tree"
 
-    def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
+    def init(self, params):
         """Return a step length of 1, and an infinite loss."""
         return ScaleByBacktrackingLinesearchState(
             learning_rate=scalar(1.0),
@@ -235,22 +234,12 @@ class scale_by_backtracking_linesearch(Transform):
             info=BacktrackingLinesearchInfo(jnp.zeros((), jnp.int32), scalar(jnp.inf)),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any = None,
-        grad: Updates | None = None,
-        value_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByBacktrackingLinesearchState]:
+    def update(self, updates, state, params=None, *, value=None, grad=None, value_fn=None, **extra):
         """Return the update times the step length."""
         state = check_state(self, state, ScaleByBacktrackingLinesearchState)
         line = line_through(self, updates, params, value, grad, value_fn, extra)
         guess = jnp.where(state.learning_rate > 0, self.increase_factor * state.learning_rate, 1.0)
-        begun = _BacktrackingLineSearch(
+        begun = _Backtracking(
             t=scalar(jnp.minimum(guess, self.max_learning_rate)),
             value=line.value,
             grad=state.grad,
@@ -277,11 +266,11 @@ class scale_by_backtracking_linesearch(Transform):
         )
         return line.step(t), laid_like(tree.cast_like(new, state), state)
 
-    def _goes_on(self, search: _BacktrackingLineSearch) -> Array:
+    def _goes_on(self, search: _Backtracking) -> Array:
         is_good = search.error <= self.atol
         return ~is_good & (search.count <= self.max_backtracking_steps)
 
-    def _step(self, line: Line, search: _BacktrackingLineSearch) -> _BacktrackingLineSearch:
+    def _step(self, line: Line, search: _Backtracking) -> _Backtracking:
         """Try the next step length."""
         t = jnp.where(search.count > 0, self.decrease_factor * search.t, search.t)
         place, grad = line.at(t), search.grad
@@ -298,7 +287,7 @@ class scale_by_backtracking_linesearch(Transform):
         else:
             value = line.loss(place)
             error = self._error(line, t, value)
-        return _BacktrackingLineSearch(t, value, grad, error, search.count + 1)
+        return _Backtracking(t, value, grad, error, search.count + 1)
 
     def _error(self, line: Line, t: Array, value: Array) -> Array:
         """Return what is missing of the decrease, at least 0; infinite for a NaN."""
@@ -310,10 +299,10 @@ class scale_by_backtracking_linesearch(Transform):
 
 def print_failure(part: Any, failed: Array, line: Line, t: Array, error: Array) -> None:
     """Print a line where a search failed."""
-    by_value(_print_line_search_failure, name_of(part), (failed, t, error, line.value, line.slope))
+    by_value(_print_failure, name_of(part), (failed, t, error, line.value, line.slope))
 
 
-def _print_line_search_failure(
+def _print_failure(
     name: str, failed: Array, t: Array, error: Array, value: Array, slope: Array
 ) -> None:
     text = name + (

@@ -28,7 +28,7 @@ from gradxform.transforms.lbfgs.lbfgs import check_memory, empty_memory
 from gradxform.transforms.lbfgs.line_search import where
 from gradxform.transforms.lbfgs.units import first_step, power_of, square_of_multiple
 from gradxform.transforms.tree_rules import as_loss, copied_params
-from gradxform.types import Array, OptState, Params, PyTree, Updates
+from gradxform.types import Array, Params, PyTree
 
 __all__ = []
 
@@ -109,15 +109,7 @@ class SearchingTransform(Transform):
     def check_numbers(self, arrays: PyTree) -> None:
         """Raise for parameters or gradients that the way cannot take."""
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, Any]:
+    def update(self, updates, state, params=None, *, value=None, **extra):
         """Return the step to the next point, and the state after the value and gradient here."""
         require_params(self, params)
         if value is None:
@@ -128,11 +120,6 @@ class SearchingTransform(Transform):
         self.check_numbers(updates)
         given = state
         state = check_state(self, state, self.State)
-        if state.unit is None:
-            raise ValueError(
-                f"{name_of(self)}: the state is of an older form; go on with that of "
-                "migrate_state(state, tx, tx, params)."
-            )
         check_memory(self, state.s_y)
         value = as_loss(self, value)
         gs, treedef = jax.tree.flatten(updates)
@@ -144,7 +131,7 @@ class SearchingTransform(Transform):
         if not gs:
             return updates, state._replace(count=safe_increment(state.count))
         leaves = state._replace(**{name: slot.leaves for name, slot in slots.items()})
-        us, new = _advanced_machine(way, gs, leaves, ps, value, scalar(self.tol), scalar_dtype())
+        us, new = _advanced(way, gs, leaves, ps, value, scalar(self.tol), scalar_dtype())
         new = new._replace(**{k: slot.rebuilt(getattr(new, k)) for k, slot in slots.items()})
         return jax.tree.unflatten(treedef, us), laid_like(new, given)
 
@@ -180,7 +167,7 @@ def own_buffers(state: Any) -> Any:
     return jax.tree.map(lambda x: x if is_abstract(x) else jnp.copy(x), state)
 
 
-class _MachinePoint(NamedTuple):
+class _Point(NamedTuple):
     """The point that the parameters are at, measured in the units of the run."""
 
     value: Array
@@ -192,7 +179,7 @@ class _MachinePoint(NamedTuple):
     factor: Array  # brings into the units what was measured without them
 
 
-class _MachineVerdict(NamedTuple):
+class _Verdict(NamedTuple):
     """The verdict of the line search on the point."""
 
     search: Any  # after the point
@@ -204,7 +191,7 @@ class _MachineVerdict(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
-def _advanced_machine(
+def _advanced(
     way: Way,
     gs: list[Any],
     state: Any,
@@ -216,18 +203,18 @@ def _advanced_machine(
     """Return the updates and the state, all trees as lists of their leaves."""
     old, sums = state, way.measure(gs, ps, state)
     started = jnp.isfinite(state.last_squared)
-    point = _machine_point_in_units(state, sums, started, value)
-    verdict = _judged_by_machine(state, sums, started, point)
+    point = _point_in_units(state, sums, started, value)
+    verdict = _judged(state, sums, started, point)
     accepted = verdict.accepted
 
     # A pair needs two accepted points.
-    stored = accepted & started & _is_machine_pair_curved(sums, state.squared)
+    stored = accepted & started & _is_pair_curved(sums, state.squared)
     theta = jnp.where(stored, sums.y_y / jnp.where(stored, sums.s_y, 1), state.theta)
-    newest, pairs = _machine_memory_ring(state, stored, verdict.restarts)
-    kept = _kept_by_machine(gs, ps, state, accepted, stored, newest, point.factor)
+    newest, pairs = _memory_ring(state, stored, verdict.restarts)
+    kept = _kept(gs, ps, state, accepted, stored, newest, point.factor)
     here = jnp.where(accepted, point.value, state.search.value)
-    progress = _machine_progress(state, accepted, here, point.squared, verdict.search.noise)
-    flags = _machine_flags(state, sums, point, verdict, progress["idle"], tol)
+    progress = _progress(state, accepted, here, point.squared, verdict.search.noise)
+    flags = _flags(state, sums, point, verdict, progress["idle"], tol)
 
     # The next search begins where this one ended, or from the old point without a memory.
     free = jnp.where(accepted, point.free, state.squared)
@@ -265,7 +252,7 @@ def _is_machine_over(state: Any) -> Array:
     return state.converged | state.stalled | state.failed
 
 
-def _machine_point_in_units(state: Any, sums: Sums, started: Array, value: Array) -> _MachinePoint:
+def _point_in_units(state: Any, sums: Sums, started: Array, value: Array) -> _Point:
     """Return the point in the units of the run, which the first point gives."""
     scale = jnp.where(started, state.scale, power_of(sums.size))
     unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
@@ -274,12 +261,10 @@ def _machine_point_in_units(state: Any, sums: Sums, started: Array, value: Array
     squared, free = (square_of_multiple(x, factor) for x in (sums.projected, sums.free))
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
     length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
-    return _MachinePoint(value / unit / scale, squared, free, length, scale, unit, factor)
+    return _Point(value / unit / scale, squared, free, length, scale, unit, factor)
 
 
-def _judged_by_machine(
-    state: Any, sums: Sums, started: Array, point: _MachinePoint
-) -> _MachineVerdict:
+def _judged(state: Any, sums: Sums, started: Array, point: _Point) -> _Verdict:
     """Return what becomes of the search at the point."""
     is_over = _is_machine_over(state)
     is_finite = jnp.isfinite(point.value + sums.slope + point.squared + point.free)
@@ -289,18 +274,18 @@ def _judged_by_machine(
     accepted = jnp.where(started, ~is_over & search.accepted, begins & is_finite)
     gave_up = ~is_over & started & search.failed
     restarts = gave_up & (state.pairs > 0)
-    return _MachineVerdict(search, is_finite, begins, accepted, restarts, gave_up & ~restarts)
+    return _Verdict(search, is_finite, begins, accepted, restarts, gave_up & ~restarts)
 
 
-def _machine_memory_ring(state: Any, stored: Array, restarts: Array) -> tuple[Array, Array]:
+def _memory_ring(state: Any, stored: Array, restarts: Array) -> tuple[Array, Array]:
     """Return where in the memory the last pair belongs, and how many pairs there are with it."""
     m = len(state.s_y)
-    pairs = jnp.where(stored, _one_more_machine_pair(state.pairs, m), state.pairs)
+    pairs = jnp.where(stored, _one_more_pair(state.pairs, m), state.pairs)
     return jnp.mod(state.pairs, m), jnp.where(restarts, 0, pairs)
 
 
-def _machine_flags(
-    state: Any, sums: Sums, point: _MachinePoint, verdict: _MachineVerdict, idle: Array, tol: Array
+def _flags(
+    state: Any, sums: Sums, point: _Point, verdict: _Verdict, idle: Array, tol: Array
 ) -> dict[str, Array]:
     """Return the fields of the state that say whether the run is over, and why."""
     is_short = (point.length <= tol) & ((point.length > 0) | (sums.moving == 0))
@@ -319,7 +304,7 @@ def _machine_flags(
 # ------------------------------------------------------------------------------- pairs and points
 
 
-def _is_machine_pair_curved(sums: Sums, squared: Array) -> Array:
+def _is_pair_curved(sums: Sums, squared: Array) -> Array:
     """Return whether a pair is worth storing: whether <s, y> is more than roundings.
 
     Args:
@@ -331,13 +316,13 @@ def _is_machine_pair_curved(sums: Sums, squared: Array) -> Array:
     return (s_y > bound) & jnp.isfinite(s_y + y_y + bound)
 
 
-def _one_more_machine_pair(pairs: Array, m: int) -> Array:
+def _one_more_pair(pairs: Array, m: int) -> Array:
     """Return `pairs + 1`, or where that would overflow a number with the same place in the ring."""
     last = jnp.iinfo(pairs.dtype).max
     return jnp.where(pairs == last, m + (last + 1) % m, safe_increment(pairs))
 
 
-def _kept_by_machine(
+def _kept(
     gs: list[Any],
     ps: list[Any],
     state: Any,
@@ -350,11 +335,11 @@ def _kept_by_machine(
     names = ("params", "updates", "diff_params_memory", "diff_updates_memory")
     columns = [gs, ps, *(getattr(state, k) for k in names)]
     scalars = accepted, stored, newest, factor / state.scale, 1 / state.unit
-    leaves = engine.map_rows(_keep_leaf_in_machine, columns, *scalars)
+    leaves = engine.map_rows(_keep_leaf, columns, *scalars)
     return {k: [leaf[i] for leaf in leaves] for i, k in enumerate(names)}
 
 
-def _keep_leaf_in_machine(
+def _keep_leaf(
     g: Any,
     p: Any,
     x: Array,
@@ -371,20 +356,20 @@ def _keep_leaf_in_machine(
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     g = g * per_scale
     kept = (
-        _put_in_machine_memory(s, (p - x) * per_unit, newest, stored),
-        _put_in_machine_memory(y, g - last_g, newest, stored),
+        _put_in_memory(s, (p - x) * per_unit, newest, stored),
+        _put_in_memory(y, g - last_g, newest, stored),
     )
     return jnp.where(accepted, p, x), jnp.where(accepted, g, last_g), *kept
 
 
-def _put_in_machine_memory(memory: Array, new: Array, place: Array, stored: Array) -> Array:
+def _put_in_memory(memory: Array, new: Array, place: Array, stored: Array) -> Array:
     """Return a leaf's memory with a new array at a place, if it is stored."""
     last = lax.dynamic_index_in_dim(memory, place, 0, keepdims=False)
     new = jnp.where(stored, cast(new, memory.dtype), last)
     return lax.dynamic_update_index_in_dim(memory, new, place, 0)
 
 
-def _machine_progress(
+def _progress(
     state: Any, accepted: Array, value: Array, squared: Array, noise: Array
 ) -> dict[str, Array]:
     """Return the fields of the state that say how long there has not been progress.
@@ -404,22 +389,3 @@ def _machine_progress(
         "last_value": jnp.where(lower, value, state.last_value),
         "last_squared": jnp.where(lower, squared, state.last_squared),
     }
-
-
-# ---------------------------------------------------------------------------------- older states
-
-
-def completed_fields(fields: dict[str, Any], theta: Any) -> dict[str, Any]:
-    """Return the fields of a state from those of the older form, without a unit of lengths.
-
-    Args:
-      fields: the older fields.
-      theta: the curvature of the last pair.
-    """
-    theta = jnp.where(jnp.asarray(fields["pairs"]) > 0, theta, jnp.zeros_like(theta))
-    return fields | {"unit": jnp.ones_like(fields["scale"]), "theta": theta}
-
-
-def is_older(fields: dict[str, Any]) -> bool:
-    """Whether fields are of the older form, without a unit of lengths."""
-    return fields.get("unit") is None

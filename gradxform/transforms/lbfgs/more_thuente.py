@@ -13,6 +13,7 @@ from gradxform.numerics import cast, promote, scalar
 from gradxform.numerics.roots import root
 from gradxform.transforms.lbfgs.line_search import where
 from gradxform.types import Array, Scalar
+from gradxform.values.export_names import announce_named_tuples
 
 __all__ = []
 
@@ -154,9 +155,9 @@ def advanced_search(state: MoreThuenteState, value: Array, slope: Array) -> More
     accepted = is_finite & ((decreases & is_flat) | is_farthest | is_lower)
     is_stuck = is_stuck | is_farthest | (t <= 0)
     count = state.count + 1
-    after = _narrowed_more_thuente(state, new, promised, is_first_stage, decreases)
+    after = _narrowed(state, new, promised, is_first_stage, decreases)
     after = after._replace(is_first_stage=is_first_stage)
-    chosen = where(is_finite, after, _shortened_more_thuente(state))
+    chosen = where(is_finite, after, _shortened(state))
     is_stuck = (is_finite & is_stuck) | (chosen.t <= 0)  # at 0 there is nothing to learn
     failed = ~accepted & (is_stuck | (count >= TRIALS))
     goes_on = ~(accepted | failed)
@@ -167,7 +168,7 @@ def advanced_search(state: MoreThuenteState, value: Array, slope: Array) -> More
     return where(over, state, chosen)
 
 
-def _shortened_more_thuente(state: MoreThuenteState) -> MoreThuenteState:
+def _shortened(state: MoreThuenteState) -> MoreThuenteState:
     """Return the search after a trial whose value or slope is not finite."""
     reach = state.t - state.best.t
     largest = jnp.where(reach > 0, state.best.t + reach / 2, state.largest)
@@ -180,7 +181,7 @@ def _shortened_more_thuente(state: MoreThuenteState) -> MoreThuenteState:
     )
 
 
-def _narrowed_more_thuente(
+def _narrowed(
     state: MoreThuenteState,
     new: Trial,
     promised: Array,
@@ -197,7 +198,7 @@ def _narrowed_more_thuente(
         return Trial(p.t, p.value - p.t * by, p.slope - by)
 
     ends = tilted(state.best, tilt), tilted(state.other, tilt)
-    best, other, t, has_interval = _divided_more_thuente(*ends, tilted(new, tilt), state)
+    best, other, t, has_interval = _divided(*ends, tilted(new, tilt), state)
     best, other = tilted(best, -tilt), tilted(other, -tilt)
 
     width = jnp.abs(other.t - best.t)
@@ -220,7 +221,7 @@ def _narrowed_more_thuente(
     )
 
 
-def _divided_more_thuente(
+def _divided(
     best: Trial, other: Trial, new: Trial, state: MoreThuenteState
 ) -> tuple[Trial, Trial, Array, Array]:
     """Return the two ends after a trial, the next t, and whether an interval is known.
@@ -234,12 +235,12 @@ def _divided_more_thuente(
 
     # Moré and Thuente divide the interval from its best end in the first case, else from the new
     # one. `secant` is the zero of the line through the two slopes.
-    cubic = _more_thuente_cubic(new, best, must_fall=is_flatter)
-    cubic_from_best = _more_thuente_cubic(best, new)
-    parabola = best.t + _more_thuente_quotient(
-        best.slope, _more_thuente_quotient(best.value - new.value, new.t - best.t) + best.slope
+    cubic = _cubic(new, best, must_fall=is_flatter)
+    cubic_from_best = _cubic(best, new)
+    parabola = best.t + _quotient(
+        best.slope, _quotient(best.value - new.value, new.t - best.t) + best.slope
     ) / 2 * (new.t - best.t)
-    secant = new.t + _more_thuente_quotient(new.slope, new.slope - best.slope) * (best.t - new.t)
+    secant = new.t + _quotient(new.slope, new.slope - best.slope) * (best.t - new.t)
 
     is_nearer = jnp.abs(cubic_from_best - best.t) <= jnp.abs(parabola - best.t)
     higher = jnp.where(is_nearer, cubic_from_best, (cubic_from_best + parabola) / 2)
@@ -256,7 +257,7 @@ def _divided_more_thuente(
     outside = jnp.clip(flatter, state.low, state.high)
     flatter = jnp.where(state.has_interval, inside, outside)
 
-    steeper = jnp.where(state.has_interval, _more_thuente_cubic(new, other), beyond)
+    steeper = jnp.where(state.has_interval, _cubic(new, other), beyond)
 
     t = jnp.where(is_flatter, flatter, steeper)
     t = jnp.where(turns, turned, t)
@@ -268,7 +269,7 @@ def _divided_more_thuente(
     return new_best, new_other, t, has_interval
 
 
-def _more_thuente_cubic(start: Trial, end: Trial, must_fall: Scalar = False) -> Array:
+def _cubic(start: Trial, end: Trial, must_fall: Scalar = False) -> Array:
     """Return the minimum of the cubic through two values and slopes.
 
     Args:
@@ -278,26 +279,24 @@ def _more_thuente_cubic(start: Trial, end: Trial, must_fall: Scalar = False) -> 
         flatter at `start` than at `end`, or has the higher value there, has a minimum.
     """
     x = end.t - start.t
-    theta = 3 * _more_thuente_quotient(start.value - end.value, x) + start.slope + end.slope
+    theta = 3 * _quotient(start.value - end.value, x) + start.slope + end.slope
     size = jnp.maximum(jnp.maximum(jnp.abs(theta), jnp.abs(start.slope)), jnp.abs(end.slope))
     # With the share r of the way from start to end, and all slopes divided by their size, the
     # slope of the cubic is a + 2 b r + c r^2.
     sign = jnp.where(x < 0, -1, 1)
-    a, b, z = (
-        _more_thuente_quotient(sign * v, size)
-        for v in (start.slope, -(start.slope + theta), end.slope)
-    )
+    a, b, z = (_quotient(sign * v, size) for v in (start.slope, -(start.slope + theta), end.slope))
     c = z - a - 2 * b
-    squared = _more_thuente_quotient(theta, size) ** 2 - a * z
+    squared = _quotient(theta, size) ** 2 - a * z
     spread = root(jnp.maximum(squared, 0))
     # Of the two forms of the root with a slope that rises, the one that does not cancel. A minimum
     # that is many decades nearer than the end would else be at the start.
-    share = jnp.where(
-        b > 0, _more_thuente_quotient(-a, b + spread), _more_thuente_quotient(spread - b, c)
-    )
+    share = jnp.where(b > 0, _quotient(-a, b + spread), _quotient(spread - b, c))
     return jnp.where(must_fall & (spread == 0), jnp.nan, start.t + share * x)
 
 
-def _more_thuente_quotient(a: Array, b: Array) -> Array:
+def _quotient(a: Array, b: Array) -> Array:
     """Return a / b, or 0 where b is 0."""
     return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
+
+
+announce_named_tuples(__name__)

@@ -10,6 +10,7 @@ import functools
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform.linalg import inner_products, weighted_sum
 from gradxform.numerics import cast
 from gradxform.numerics.roots import root
 from gradxform.transforms.lbfgs import bounds, more_thuente
@@ -17,8 +18,6 @@ from gradxform.transforms.lbfgs.cauchy import Box, cauchy_point
 from gradxform.transforms.lbfgs.compact import (
     Memory,
     Products,
-    combined_memory,
-    inner,
     products,
     sums_over_leaves,
 )
@@ -32,7 +31,7 @@ def subspace_target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
     cauchy = cauchy_point(box, memory)
     of_y, of_s = memory.weights(cauchy.k)
     left = engine.map_rows(
-        _subspace_gradient,
+        _gradient,
         [box.x, box.g, *cauchy[:2], memory.s, memory.y],
         of_y,
         of_s,
@@ -43,31 +42,31 @@ def subspace_target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
     of_y, of_s = memory.weights(x / memory.theta)
     r = [leaf[0] for leaf in left]
     columns = [r, *cauchy[:2], memory.s, memory.y]
-    steps = engine.map_rows(_subspace_step, columns, of_y, of_s, memory.theta)
+    steps = engine.map_rows(_step, columns, of_y, of_s, memory.theta)
 
-    ends = engine.map_rows(_project_subspace_step, [*box, *cauchy[:1], steps])
+    ends = engine.map_rows(_project_step, [*box, *cauchy[:1], steps])
     slope, is_cut, reach = (
         f([cast(leaf[i], memory.theta.dtype) for leaf in ends])
-        for i, f in ((1, _sum_in_subspace), (2, _sum_in_subspace), (3, _least_in_subspace))
+        for i, f in ((1, _sum), (2, _sum), (3, _least))
     )
     # The projected step may lead uphill. Then the step ends at the first bound in its way.
     goes_back = (is_cut > 0) & (slope > 0)
     ends = [leaf[0] for leaf in ends]
     columns = [*box, *cauchy[:1], steps, ends]
-    ends = engine.map_rows(_go_back_in_subspace, columns, goes_back, jnp.minimum(reach, 1))
-    slope = _sum_in_subspace([cast(leaf[1], memory.theta.dtype) for leaf in ends])
+    ends = engine.map_rows(_go_back, columns, goes_back, jnp.minimum(reach, 1))
+    slope = _sum([cast(leaf[1], memory.theta.dtype) for leaf in ends])
     return [leaf[0] for leaf in ends], slope
 
 
-def _sum_in_subspace(xs: list[Array]) -> Array:
+def _sum(xs: list[Array]) -> Array:
     return functools.reduce(jnp.add, xs)
 
 
-def _least_in_subspace(xs: list[Array]) -> Array:
+def _least(xs: list[Array]) -> Array:
     return functools.reduce(jnp.minimum, xs)
 
 
-def _subspace_gradient(
+def _gradient(
     x: Array,
     g: Array,
     z: Array,
@@ -79,22 +78,22 @@ def _subspace_gradient(
     theta: Array,
 ) -> tuple[Array, ...]:
     """Return the gradient r of the model at z on the free entries, and products of the memory."""
-    r = g + cast(theta, x.dtype) * (z - x) - combined_memory(of_y, y) - combined_memory(of_s, s)
+    r = g + cast(theta, x.dtype) * (z - x) - weighted_sum(of_y, y) - weighted_sum(of_s, s)
     r = jnp.where(free, r, 0)
-    of_r = (inner(y, r[None])[:, 0], inner(s, r[None])[:, 0])
+    of_r = (inner_products(y, r[None])[:, 0], inner_products(s, r[None])[:, 0])
     return r, *products(s, y, free), *products(s, y, ~free), *of_r
 
 
-def _subspace_step(
+def _step(
     r: Array, z: Array, free: Array, s: Array, y: Array, of_y: Array, of_s: Array, theta: Array
 ) -> Array:
     """Return the step from z to the minimum over the free entries, bounds apart."""
     return jnp.where(
-        free, -(r + combined_memory(of_y, y) + combined_memory(of_s, s)) / cast(theta, r.dtype), 0
+        free, -(r + weighted_sum(of_y, y) + weighted_sum(of_s, s)) / cast(theta, r.dtype), 0
     )
 
 
-def _project_subspace_step(
+def _project_step(
     x: Array, g: Array, low: Array, high: Array, z: Array, step: Array
 ) -> tuple[Array, ...]:
     """Return z + step in the box; <end - x, g>; how many entries are cut; how far all fit."""
@@ -109,7 +108,7 @@ def _project_subspace_step(
     )
 
 
-def _go_back_in_subspace(
+def _go_back(
     x: Array,
     g: Array,
     low: Array,
@@ -140,7 +139,7 @@ def step_lengths(
       is_known: whether it is.
       is_begin: whether the search must not go beyond the target.
     """
-    leaves = engine.map_rows(_limits_in_subspace, [box.x, box.low, box.high, aim])
+    leaves = engine.map_rows(_limits, [box.x, box.low, box.high, aim])
     squared, bounded, boxed = sums_over_leaves([leaf[:3] for leaf in leaves])
     size = sum(x.size for x in box.x)
     room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
@@ -151,7 +150,7 @@ def step_lengths(
     return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)
 
 
-def _limits_in_subspace(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
+def _limits(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
     """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
     has = [jnp.isfinite(bound) for bound in (low, high)]
     bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.numerics import abs_sq, over
+from gradxform.numerics.overflow import settled
 from gradxform.numerics.roots import root
 from gradxform.transforms.lbfgs import more_thuente
 from gradxform.types import Array
@@ -35,7 +36,8 @@ def squares_in_range(g: Array) -> tuple[Array, Array, Array]:
     One of them is in the range of the dtype, whatever the scale is that the first point gives.
     """
     small = jnp.where(jnp.abs(g) <= SMALL, g, 0)  # all of a gradient that is multiplied
-    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / FAR)), jnp.sum(abs_sq(small * NEAR))
+    far, near = settled(g / FAR), settled(small * NEAR)
+    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(far)), jnp.sum(abs_sq(near))
 
 
 def square_of_multiple(squares: tuple[Array, ...], factor: Array) -> Array:

@@ -22,13 +22,10 @@ from gradxform.types import (
     Choice,
     Limit,
     NonNegative,
-    OptState,
-    Params,
     PositiveInt,
     Range,
     Scalar,
     Slot,
-    Updates,
 )
 
 __all__ = [
@@ -55,7 +52,7 @@ class ScaleByZoomLinesearchState(NamedTuple):
     info: ZoomLinesearchInfo
 
 
-class _ZoomPoint(NamedTuple):
+class _Point(NamedTuple):
     """A point of the line: the step length, the loss there and its slope."""
 
     t: Array
@@ -63,22 +60,22 @@ class _ZoomPoint(NamedTuple):
     slope: Array
 
 
-class _ZoomSearch(NamedTuple):
+class _Search(NamedTuple):
     """The state of one search."""
 
     count: Array
-    point: _ZoomPoint  # the last one that was tried
+    point: _Point  # the last one that was tried
     grad: Any
     decrease_error: Array
     curvature_error: Array
     # Once an interval is known that holds a good point: its end with the lower loss, the other
     # end, and an earlier point, for the cubic.
     has_interval: Array
-    low: _ZoomPoint
-    high: _ZoomPoint
-    third: _ZoomPoint
+    low: _Point
+    high: _Point
+    third: _Point
     # A point that decreases the loss enough, in case no point is flat enough.
-    safe: _ZoomPoint
+    safe: _Point
     safe_grad: Any
     done: Array
     failed: Array
@@ -151,7 +148,7 @@ class scale_by_zoom_linesearch(Transform):
     def __post_init__(self):
         require_one_of(self, "initial_guess_strategy", ("one", "keep"))
 
-    def init(self, params: Params) -> ScaleByZoomLinesearchState:
+    def init(self, params):
         """Return a step length of 1, an infinite loss, and a gradient of zeros."""
         return ScaleByZoomLinesearchState(
             learning_rate=scalar(1.0),
@@ -160,22 +157,12 @@ class scale_by_zoom_linesearch(Transform):
             info=ZoomLinesearchInfo(jnp.zeros((), jnp.int32), scalar(jnp.inf), scalar(jnp.inf)),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any = None,
-        grad: Updates | None = None,
-        value_fn: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, ScaleByZoomLinesearchState]:
+    def update(self, updates, state, params=None, *, value=None, grad=None, value_fn=None, **extra):
         """Return the update times the step length."""
         state = check_state(self, state, ScaleByZoomLinesearchState)
         line = line_through(self, updates, params, value, grad, value_fn, extra)
         guess = state.learning_rate if self.initial_guess_strategy == "keep" else scalar(1.0)
-        begun = _begun_zoom(line, line.like(grad, state.grad))
+        begun = _begun(line, line.like(grad, state.grad))
         ended = by_program(
             lambda begun, guess: loop_at_most(
                 self.max_linesearch_steps,
@@ -199,19 +186,19 @@ class scale_by_zoom_linesearch(Transform):
 
     # -------------------------------------------------------------------------- one step length
 
-    def _step(self, line: Line, guess: Array, search: _ZoomSearch) -> _ZoomSearch:
+    def _step(self, line: Line, guess: Array, search: _Search) -> _Search:
         """Try another step length: beyond the last one, or in the interval."""
         outer, at_bound = self._beyond(guess, search)
-        t = jnp.where(search.has_interval, _inside_zoom_interval(search), outer)
+        t = jnp.where(search.has_interval, _inside_interval(search), outer)
         value, full = jax.value_and_grad(line.loss)(line.at(t))
-        new = _ZoomPoint(t, value, line.slope_of(full))
+        new = _Point(t, value, line.slope_of(full))
         grad = line.like(full, search.grad)
         decrease_error = self._decrease_error(line, new)
-        curvature_error = _zoom_error_at_least_zero(jnp.abs(new.slope) - self._flat(line))
+        curvature_error = _error_at_least_zero(jnp.abs(new.slope) - self._flat(line))
         is_good = jnp.maximum(decrease_error, curvature_error) <= self.tol
 
         grown, found = self._grown(search, new, decrease_error, is_good)
-        ends = where(search.has_interval, _shrunk_zoom_interval(search, new, decrease_error), grown)
+        ends = where(search.has_interval, _shrunk_interval(search, new, decrease_error), grown)
         # Outside an interval the last safe point is the best, inside it is the lowest.
         is_safe = (decrease_error <= self.tol) & (
             ~search.has_interval | (value < search.safe.value)
@@ -223,7 +210,7 @@ class scale_by_zoom_linesearch(Transform):
         failed = ~done & (gives_up | (search.count + 1 >= self.max_linesearch_steps))
         takes_safe = failed & ((safe.t > 0) | jnp.isinf(decrease_error))
         point, grad = where(takes_safe, (safe, safe_grad), (new, grad))
-        return _ZoomSearch(
+        return _Search(
             count=search.count + 1,
             point=point,
             grad=grad,
@@ -239,7 +226,7 @@ class scale_by_zoom_linesearch(Transform):
             failed=failed,
         )
 
-    def _beyond(self, guess: Array, search: _ZoomSearch) -> tuple[Array, Array]:
+    def _beyond(self, guess: Array, search: _Search) -> tuple[Array, Array]:
         """Return the next step length while no interval is known, and whether it is the largest."""
         t = jnp.where(search.count == 0, guess, self.increase_factor * search.point.t)
         if self.max_learning_rate is None:
@@ -247,8 +234,8 @@ class scale_by_zoom_linesearch(Transform):
         return scalar(jnp.minimum(t, self.max_learning_rate)), t >= self.max_learning_rate
 
     def _grown(
-        self, search: _ZoomSearch, new: _ZoomPoint, decrease_error: Array, is_good: Array
-    ) -> tuple[tuple[_ZoomPoint, _ZoomPoint, _ZoomPoint], Array]:
+        self, search: _Search, new: _Point, decrease_error: Array, is_good: Array
+    ) -> tuple[tuple[_Point, _Point, _Point], Array]:
         """Return the interval between the last two points, and whether it holds a good one.
 
         Nocedal and Wright, Algorithm 3.5.
@@ -265,26 +252,26 @@ class scale_by_zoom_linesearch(Transform):
             return scalar(jnp.inf)
         return self.curv_rtol * jnp.abs(line.slope)
 
-    def _decrease_error(self, line: Line, new: _ZoomPoint) -> Array:
+    def _decrease_error(self, line: Line, new: _Point) -> Array:
         """Return what is missing of the first condition, or of the approximate one."""
         error = new.value - line.value - self.slope_rtol * new.t * line.slope
         if self.approx_dec_rtol is not None:
             of_slope = new.slope - (2 * self.slope_rtol - 1) * line.slope
             of_value = new.value - line.value - self.approx_dec_rtol * jnp.abs(line.value)
             error = jnp.minimum(jnp.maximum(of_slope, of_value), error)
-        return _zoom_error_at_least_zero(error)
+        return _error_at_least_zero(error)
 
 
-def _zoom_error_at_least_zero(error: Array) -> Array:
+def _error_at_least_zero(error: Array) -> Array:
     """Return an error, infinite for a NaN."""
     return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))
 
 
-def _begun_zoom(line: Line, grad: Any) -> _ZoomSearch:
-    start = _ZoomPoint(scalar(0.0), line.value, line.slope)
-    zero = _ZoomPoint(scalar(0.0), line.value, line.slope)
+def _begun(line: Line, grad: Any) -> _Search:
+    start = _Point(scalar(0.0), line.value, line.slope)
+    zero = _Point(scalar(0.0), line.value, line.slope)
     no = jnp.zeros((), jnp.bool_)
-    return _ZoomSearch(
+    return _Search(
         count=jnp.zeros((), jnp.int32),
         point=start,
         grad=grad,
@@ -301,9 +288,9 @@ def _begun_zoom(line: Line, grad: Any) -> _ZoomSearch:
     )
 
 
-def _shrunk_zoom_interval(
-    search: _ZoomSearch, new: _ZoomPoint, decrease_error: Array
-) -> tuple[_ZoomPoint, _ZoomPoint, _ZoomPoint]:
+def _shrunk_interval(
+    search: _Search, new: _Point, decrease_error: Array
+) -> tuple[_Point, _Point, _Point]:
     """Return the interval with the new point as one end; Nocedal and Wright, Algorithm 3.6."""
     low, high = search.low, search.high
     is_high = (decrease_error > 0) | (new.value >= low.value)
@@ -313,7 +300,7 @@ def _shrunk_zoom_interval(
     return where(is_high, low, new), new_high, third
 
 
-def _inside_zoom_interval(search: _ZoomSearch) -> Array:
+def _inside_interval(search: _Search) -> Array:
     """Return where to divide the interval: at the minimum of a cubic or parabola, or in half."""
     low, high = search.low, search.high
     left, right = jnp.minimum(low.t, high.t), jnp.maximum(low.t, high.t)
@@ -323,14 +310,14 @@ def _inside_zoom_interval(search: _ZoomSearch) -> Array:
         return (t > left + margin * length) & (t < right - margin * length)
 
     cubic, parabola = (
-        _zoom_minimum_of_cubic(low, high, search.third),
-        _zoom_minimum_of_parabola(low, high),
+        _minimum_of_cubic(low, high, search.third),
+        _minimum_of_parabola(low, high),
     )
     t = jnp.where(is_well_inside(parabola, 0.1), parabola, (low.t + high.t) / 2)
     return jnp.where(is_well_inside(cubic, 0.2), cubic, t)
 
 
-def _zoom_minimum_of_parabola(low: _ZoomPoint, high: _ZoomPoint) -> Array:
+def _minimum_of_parabola(low: _Point, high: _Point) -> Array:
     """Return the minimum of the parabola through two values and the slope at `low`.
 
     NaN where there is none; derivatives are finite there, too.
@@ -342,13 +329,13 @@ def _zoom_minimum_of_parabola(low: _ZoomPoint, high: _ZoomPoint) -> Array:
     return jnp.where((square == 0) | (curvature == 0), jnp.nan, t)
 
 
-def _zoom_minimum_of_cubic(low: _ZoomPoint, high: _ZoomPoint, third: _ZoomPoint) -> Array:
+def _minimum_of_cubic(low: _Point, high: _Point, third: _Point) -> Array:
     """Return the minimum of the cubic through three values and the slope at `low`.
 
     NaN where there is none, or where two of the points are one; derivatives are finite there, too.
     """
 
-    def above_tangent(point: _ZoomPoint) -> tuple[Array, Array]:
+    def above_tangent(point: _Point) -> tuple[Array, Array]:
         x = point.t - low.t
         return x, point.value - low.value - low.slope * x
 

@@ -24,18 +24,29 @@ class Whole(NamedTuple):
     columns: tuple[str, ...]  # those that cut the columns
 
 
-def wholes_of(part: Any, numbers: Any, updates: Updates) -> list[Whole]:
-    """Return what a rule for matrices must know of each leaf.
+def wholes_of(
+    part: Any, numbers: Any, updates: Updates, leaves_out: bool = False
+) -> list[Whole | None]:
+    """Return what a rule for matrices must know of each leaf; None for those that it leaves alone.
+
+    Args:
+      part: the rule.
+      numbers: its dimension numbers.
+      updates: the updates.
+      leaves_out: whether None among the numbers leaves a parameter alone.
 
     Raises:
       ValueError: if a leaf is not a matrix, or is cut along an axis that is split.
     """
     whole = engine.whole_shapes(updates)
-    every = axes_of_all(part, numbers, whole, uneven=False)
+    every = axes_of_all(part, numbers, whole, uneven=False, leaves_out=leaves_out)
     leaves = [(path, shape_of(x)) for path, x in with_paths(whole) if not is_hole(x)]
     cuts = engine.cuts_of(updates)
     out = []
     for (path, shape), axes, cut in zip(leaves, every, cuts, strict=True):
+        if axes is None:
+            out.append(None)
+            continue
         inner = axes.expanded(shape)[0]
         places = {name: axes.moved(dim) for name, dim in cut.cuts}
         if None in places.values():

@@ -40,7 +40,7 @@ class MatrixAxes(NamedTuple):
         """Return axes that do not split any, and the shape to which they belong."""
         return self, shape
 
-    def moved(self, axis: int) -> int | None:
+    def moved(self, axis):
         """Return where an axis is in the expanded shape; None for the one that is split."""
         return axis
 
@@ -57,7 +57,7 @@ class SplitAxes(NamedTuple):
         i = self.axis
         return self.inner, (*shape[:i], shape[i] // self.size, self.size, *shape[i + 1 :])
 
-    def moved(self, axis: int) -> int | None:
+    def moved(self, axis):
         """Return where an axis is in the expanded shape; None for the one that is split."""
         return None if axis == self.axis else axis + (axis > self.axis)
 
@@ -91,9 +91,7 @@ class EqualMatrices(NamedTuple):
     stop: int | None = None  # None: the whole array
 
     def of(self, x: Array) -> Array:
-        """Return the part of an array."""
-        if self.stop is None:
-            return x
+        """Return one of several parts of an array."""
         index = [slice(None)] * x.ndim
         index[self.axis] = slice(self.start, self.stop)
         return x[tuple(index)]
@@ -117,8 +115,8 @@ def parts_of(axes: Any) -> list[EqualMatrices]:
 
 
 def array_of_parts(parts: list[EqualMatrices], xs: list[Array]) -> Array:
-    """Return the array with the parts `xs`: undo `parts_of`."""
-    return xs[0] if len(xs) == 1 else jnp.concatenate(xs, parts[0].axis)
+    """Return the array with several parts `xs`: undo `parts_of`."""
+    return jnp.concatenate(xs, parts[0].axis)
 
 
 def split_axes(axes: MatrixAxes, axis: int, parts: tuple[int, ...]) -> SplitAxes | UnevenAxes:

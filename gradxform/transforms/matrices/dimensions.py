@@ -7,34 +7,27 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.errors import name_of, shown
-from gradxform.leaves import Path, is_hole, masks, path_str, with_paths
-from gradxform.leaves.structures import remembered_by_structure
+from gradxform.leaves import Path, is_hole, is_update_leaf, masks, path_str, with_paths
 from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, UnevenAxes, split_axes
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
 from gradxform.values.fields import value
 
-__all__ = [
-    "GaLoreDimensionNumbers",
-    "MuonDimensionNumbers",
-    "matrix_split",
-]
 
-
-class _DimensionNumbers(Value):
+class _Numbers(Value):
     """Values with the two methods that the named tuples of Optax have."""
 
     def _asdict(self) -> dict[str, Any]:
         """Return the fields by name."""
         return fields_of(self)
 
-    def _replace(self, **fields: Any) -> "_DimensionNumbers":
+    def _replace(self, **fields: Any) -> "_Numbers":
         """Return the same with other axes."""
         return replace(self, **fields)
 
 
 @value
-class MuonDimensionNumbers(_DimensionNumbers):
+class MuonDimensionNumbers(_Numbers):
     """Say which axes of a parameter are the rows of a matrix, and which its columns.
 
     With x W = y, the product sums over the rows, and y has the columns. All other axes are batches
@@ -50,7 +43,7 @@ class MuonDimensionNumbers(_DimensionNumbers):
 
 
 @value
-class GaLoreDimensionNumbers(_DimensionNumbers):
+class GaLoreDimensionNumbers(_Numbers):
     """Say which axes of a parameter are the rows of a matrix, and which its columns.
 
     All other axes are batches of matrices, each with a projector of its own: for layers that are
@@ -106,12 +99,12 @@ _ACCEPTED: dict[type, tuple[type, ...]] = {
 }
 
 
-def _dimension_kinds(kind: type) -> tuple[type, ...]:
+def _kinds(kind: type) -> tuple[type, ...]:
     return _ACCEPTED.get(kind, (kind,))
 
 
-def _names_of_dimensions(kind: type) -> str:
-    return ", ".join(k.__name__ for k in _dimension_kinds(kind))
+def _names(kind: type) -> str:
+    return ", ".join(k.__name__ for k in _kinds(kind))
 
 
 def check_numbers(part: Value, field: str, kind: type) -> None:
@@ -125,19 +118,17 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
         ours = _dimensions_from_optax(numbers.unfreeze(), kind)
         leaves = jax.tree.leaves(ours, is_leaf=lambda x: x is None)
         for leaf in leaves:
-            if leaf is not None and not isinstance(leaf, _dimension_kinds(kind)):
+            if leaf is not None and not isinstance(leaf, _kinds(kind)):
                 raise TypeError(
-                    f"{name_of(part)}: the entries of {field} must be {_names_of_dimensions(kind)} "
+                    f"{name_of(part)}: the entries of {field} must be {_names(kind)} "
                     f"or None, got {shown(leaf)}."
                 )
         object.__setattr__(
-            part, field, ours if isinstance(ours, _dimension_kinds(kind)) else FrozenTree(ours)
+            part, field, ours if isinstance(ours, _kinds(kind)) else FrozenTree(ours)
         )
-    elif not (
-        numbers is None or isinstance(numbers, _dimension_kinds(kind)) or is_function(numbers)
-    ):
+    elif not (numbers is None or isinstance(numbers, _kinds(kind)) or is_function(numbers)):
         raise TypeError(
-            f"{name_of(part)}: {field} must be {_names_of_dimensions(kind)}, a tree of them or a "
+            f"{name_of(part)}: {field} must be {_names(kind)}, a tree of them or a "
             f"function of the parameters, got {shown(numbers)}."
         )
 
@@ -157,19 +148,23 @@ def matrices(
       ValueError: if the numbers do not fit the array, or none are given for one.
     """
     named = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
-    if is_function(dimension_numbers):
-        axes = _axes_of_dimensions(
-            part, FrozenTree(_dimensions_from_optax(dimension_numbers(tree), kind)), kind, tree
-        )
-    else:
-        what = ("axes", dimension_numbers, kind, masks.hidden_paths())
-        axes = remembered_by_structure(
-            what, tree, lambda: _axes_of_dimensions(part, dimension_numbers, kind, tree)
-        )
+    entries = numbers_of(part, dimension_numbers, tree)
+
+    def axes_of_leaves() -> list[Any]:
+        return [_axes(part, path, x, entries.of_leaves[path], kind) for path, x in named]
+
+    axes = entries.once(kind, axes_of_leaves)
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
 
 
-def axes_of_all(part: Value, given: Any, tree: PyTree, uneven: bool = True) -> list[Any]:
+def numbers_of(part: Value, dimension_numbers: Any, tree: PyTree) -> masks.Entries:
+    """Return the dimension numbers of every leaf of `tree`, which may be Optax's."""
+    return masks.entries_of(part, dimension_numbers, tree, object, _is_entry)
+
+
+def axes_of_all(
+    part: Value, given: Any, tree: PyTree, uneven: bool = True, leaves_out: bool = False
+) -> list[Any]:
     """Return the axes of every leaf; an array without dimension numbers must have two.
 
     Args:
@@ -177,9 +172,13 @@ def axes_of_all(part: Value, given: Any, tree: PyTree, uneven: bool = True) -> l
       given: its dimension numbers.
       tree: parameters or updates.
       uneven: whether it handles arrays that are split into parts of several sizes.
+      leaves_out: whether None among the numbers leaves an array alone, whose axes are None then.
     """
     out = []
     for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
+        if axes is None and given is not None and leaves_out:
+            out.append(None)
+            continue
         if axes is None and jnp.ndim(x) != 2:
             raise ValueError(
                 f"{name_of(part)}: parameter {path_str(path)} of shape {jnp.shape(x)} is "
@@ -218,20 +217,15 @@ def low_rank_axes(part: Value, numbers: Any, tree: PyTree) -> list[Any]:
     return out
 
 
-def _axes_of_dimensions(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[Any]:
-    """Return the axes of every leaf; None where no numbers are given."""
-    entries = with_paths(masks.resolve(part, tree_of_numbers, tree, kind=object))
-    out = []
-    for (path, leaf), (_, numbers) in zip(with_paths(tree), entries, strict=True):
-        if is_hole(leaf):
-            continue
-        if numbers is not None and not isinstance(numbers, _dimension_kinds(kind)):
-            raise TypeError(
-                f"{name_of(part)}: the dimension numbers of {path_str(path)} must be "
-                f"{_names_of_dimensions(kind)} or None, got {shown(numbers)}."
-            )
-        out.append(numbers and axes_of(part, path, leaf, numbers))
-    return out
+def _axes(part: Value, path: Path, x: Any, numbers: Any, kind: type) -> Any:
+    """Return the axes of a leaf; None where no numbers are given."""
+    numbers = _dimensions_from_optax(numbers, kind)
+    if numbers is not None and not isinstance(numbers, _kinds(kind)):
+        raise TypeError(
+            f"{name_of(part)}: the dimension numbers of {path_str(path)} must be "
+            f"{_names(kind)} or None, got {shown(numbers)}."
+        )
+    return numbers and axes_of(part, path, x, numbers)
 
 
 def axes_of(part: Value, path: Path, x: Any, numbers: Any) -> Any:
@@ -284,12 +278,15 @@ def _axes_of_matrix_split(part: Value, path: Path, x: Any, split: matrix_split) 
 _FIELDS = ("reduction_axis", "output_axis")
 
 
+def _is_entry(x: Any) -> bool:
+    """Whether `x` is one entry of a tree of dimension numbers: those of Optax are tuples."""
+    return is_update_leaf(x) or getattr(x, "_fields", None) == _FIELDS
+
+
 def _dimensions_from_optax(tree: PyTree, kind: type) -> PyTree:
-    """A tree with Optax's dimension numbers, which are tuples there, as values."""
+    """A tree with Optax's dimension numbers as values."""
 
     def convert(x: Any) -> Any:
         return kind(*x) if getattr(x, "_fields", None) == _FIELDS else x
 
-    return jax.tree.map(
-        convert, tree, is_leaf=lambda x: x is None or getattr(x, "_fields", None) == _FIELDS
-    )
+    return jax.tree.map(convert, tree, is_leaf=_is_entry)

@@ -6,12 +6,9 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.leaves import is_hole, with_paths
-from gradxform.leaves.masks import hidden_paths
-from gradxform.leaves.structures import remembered_by_structure
 from gradxform.transforms.matrices.axes import EqualMatrices, MatrixAxes, array_of_parts, parts_of
-from gradxform.transforms.matrices.dimensions import axes_of_all
+from gradxform.transforms.matrices.dimensions import axes_of_all, numbers_of
 from gradxform.types import Array, PyTree
-from gradxform.values import is_function
 
 __all__ = []
 
@@ -33,11 +30,12 @@ class MatrixLeaf(NamedTuple):
         if self.gathered:
             xs = tuple(engine.exchange_now().gather(x, self.cut.cuts) for x in xs)
         pairs = zip(self.parts, self.members, strict=True)
-        return [(tuple(part.of(x) for x in xs), view) for part, view in pairs]
+        whole = len(self.parts) == 1
+        return [(xs if whole else tuple([part.of(x) for x in xs]), view) for part, view in pairs]
 
-    def update(self, us: list[Array]) -> Array:
+    def update(self, us):
         """Return the update of the leaf from those of its parts."""
-        u = array_of_parts(self.parts, us)
+        u = us[0] if len(us) == 1 else array_of_parts(self.parts, us)
         return engine.own_piece(u, self.cut) if self.gathered else u
 
 
@@ -66,14 +64,15 @@ def arrays_with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
 
 def leaves_of(rule: Any, tree: PyTree) -> list[MatrixLeaf]:
     """Return how each leaf is made of matrices, for a `MatrixRule`."""
-    numbers, cuts = rule.weight_dimension_numbers, engine.cuts_of(tree)
+    numbers, whole, cuts = (
+        rule.weight_dimension_numbers,
+        engine.whole_shapes(tree),
+        engine.cuts_of(tree),
+    )
 
     def leaves() -> list[MatrixLeaf]:
-        axes = axes_of_all(rule, numbers, engine.whole_shapes(tree))
+        axes = axes_of_all(rule, numbers, whole)
         triples = zip(arrays_with_paths(tree), axes, cuts, strict=True)
         return [leaf_of(jnp.shape(x), a, cut, rule.oriented) for (_, x), a, cut in triples]
 
-    if is_function(numbers):  # which may look at anything
-        return leaves()
-    what = ("views", numbers, rule.oriented, tuple(cuts), hidden_paths())
-    return remembered_by_structure(what, tree, leaves)
+    return numbers_of(rule, numbers, whole).once(("views", rule.oriented, *cuts), leaves)

@@ -16,11 +16,12 @@ from gradxform.leaves import (
     dtype_of,
     require_params,
 )
-from gradxform.leaves.states import check_state, marked_fields, slot_fields
+from gradxform.leaves.states import check_state, marked_fields, slot_fields, used_slots
+from gradxform.leaves.storage import as_kept, as_seen
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.transforms.matrices.leaf import MatrixLeaf, leaves_of
 from gradxform.transforms.matrices.slots import made_slots, with_slots
-from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
+from gradxform.types import Array, MatrixSlot, Params, PyTree, Updates
 from gradxform.values import put_live, take_live
 from gradxform.values.extra_args import accepted_by, routed_extra
 
@@ -51,6 +52,10 @@ class MatrixRule(Transform):
     the rule gets, an array or a tuple of arrays, and the new slots: `(x, *new_slots)`, where x may
     be a tuple. By default x is the gradient.
 
+    A state may keep what is annotated `Slot` in another form, which is loaded for `entries` and
+    stored again. `MatrixSlot`s stay as they are: bases, and statistics of which a rule takes roots,
+    do not survive few bits.
+
     `rule(*x, *matrix_slots, *scalars)` gets every matrix whole, as a batch `(B, m, n)` in float32
     or wider, and returns `(u, *new_matrix_slots)`. Tall matrices are turned, so that m <= n, unless
     `oriented` is true: then the rows are the reduction axes, and the columns the output axes.
@@ -66,7 +71,7 @@ class MatrixRule(Transform):
     and those of matrices that are not cut, are the same on all devices.
 
     `unused_slots` are the names of the `MatrixSlot`s that this configuration does without: `init`
-    leaves them None, and `rule` neither gets nor returns them.
+    leaves them None, and `rule` neither gets nor returns them. The count may be one of them.
 
     `grams_needed(m, n)` lets devices keep the columns that they have of matrices with many more
     columns than rows. It returns how many products X X^H of matrices of these sides `rule` forms;
@@ -80,16 +85,19 @@ class MatrixRule(Transform):
     them; None for their own.
 
     `renews` says that `rule` renews each matrix at some steps, by a decomposition that LAPACK
-    computes on CPUs. There each leaf is then a batch of its own.
+    computes on CPUs. There each leaf is then a batch of its own. `decomposes` says that `rule` is
+    long for the compiler of TPUs. There equal leaves are then the turns of one loop.
     """
 
     State: Any = None
     renews: bool = False
+    decomposes: bool = False
     oriented: bool = False
     needs_params = False
     handles_complex = False
     weight_dimension_numbers: Any = None
     finish: Any = None
+    unused_slots: Any = ()
     compute_dtype: Any = None
     locality = "array"
     sees_pieces = True
@@ -98,11 +106,6 @@ class MatrixRule(Transform):
     def exchange_dtype(self) -> Any:
         """The dtype in which devices exchange matrices."""
         return self.compute_dtype
-
-    @property
-    def unused_slots(self) -> tuple[str, ...]:
-        """The names of the slots for matrices that this configuration does without."""
-        return ()
 
     def grams_needed(self, m: int, n: int) -> int | None:
         """Return how many products X X^H the rule sums over devices that have columns of X.
@@ -147,15 +150,13 @@ class MatrixRule(Transform):
         """
         return made_slots(self, params, make)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the update of every matrix."""
         if self.needs_params:
             require_params(self, params)
         state = check_state(self, state, self.State)
         gs, treedef = jax.tree.flatten(updates)
-        ps, slots, kept = self._aligned(updates, treedef, state, params)
+        ps, slots, kept = self._aligned(updates, gs, treedef, state, params)
         views = leaves_of(self, updates)
         if kept:
             views = with_slots(self, views, updates, kept, params)
@@ -167,7 +168,7 @@ class MatrixRule(Transform):
         live: list[Any] = []
         bare = self if self.is_static else take_live(self, live)
         columns = [gs, ps, *[slot.leaves for slot in slots.values()]]
-        rows = engine.map_rows(_MatrixRuleEntries(bare), columns, tuple(live), *scalars)
+        rows = engine.map_rows(_Entries(bare), columns, tuple(live), *scalars)
         us, of_matrices = self._of_matrices(rows, views, kept, scalars)
         if self.finish is not None:
             us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
@@ -180,26 +181,18 @@ class MatrixRule(Transform):
         return jax.tree.unflatten(treedef, us), state._replace(**fields)
 
     def _aligned(
-        self, updates: Updates, treedef: Any, state: Any, params: Params | None
+        self, updates: Updates, gs: list[Any], treedef: Any, state: Any, params: Params | None
     ) -> tuple[list[Any], dict[str, Aligned], dict[str, Aligned]]:
         """Return the parameters, the slots and the slots for matrices, like the updates.
 
         All shapes are checked, except for those of slots for matrices.
         """
-        gradients = jax.tree.leaves(updates)
-        for i, g in enumerate(gradients):
+        for i, g in enumerate(gs):
             engine.check_gradient([self], updates, i, g)
-        for name in self.unused_slots:
-            if any(map(jnp.size, jax.tree.leaves(getattr(state, name)))):
-                raise ValueError(
-                    f"{name_of(self)}: the state has arrays in {name}, which this transform does "
-                    "not keep. Was this state made by the same call?"
-                )
-        names, unused = slot_fields(self.State), self.unused_slots
-        of_matrices = [k for k in marked_fields(self.State, MatrixSlot) if k not in unused]
-        slots = {k: align_slot(self, updates, treedef, state, k) for k in names}
+        of_matrices = used_slots(self, state, marked_fields(self.State, MatrixSlot))
+        slots = {k: align_slot(self, updates, treedef, state, k) for k in slot_fields(self.State)}
         kept = {k: align_slot(self, updates, treedef, state, k) for k in of_matrices}
-        ps: list[Any] = [None] * len(gradients)
+        ps: list[Any] = [None] * len(gs)
         if params is not None:
             ps = align_params(self, updates, treedef, params).leaves
         for k, slot in slots.items():
@@ -229,11 +222,11 @@ class MatrixRule(Transform):
         columns = list(map(list, [gs, us, *zip(*xs, strict=True)]))
         psum = getattr(engine.exchange_now(), "psum", None)
         axes = [view.cut.axes for view in views]
-        finish = _MatrixRuleFinish(bare, psum)
+        finish = _Finish(bare, psum)
         return engine.map_rows(finish, columns, tuple(live), *scalars, statics=axes)
 
 
-class _MatrixRuleEntries(NamedTuple):
+class _Entries(NamedTuple):
     """The part of a rule that looks at single entries; the key of its compiled call."""
 
     rule: Any
@@ -243,16 +236,26 @@ class _MatrixRuleEntries(NamedTuple):
         n = len(slot_fields(self.rule.State))
         slots, live, scalars = rest[:n], rest[n], rest[n + 1 :]
         dtype = at_least_float32(promote(dtype_of(g), *(s.dtype for s in slots)))
-        rule, scalars = _matrix_rule_with_scalars(self.rule, live, scalars, dtype)
-        p = None if p is None else cast(jnp.asarray(p), dtype)
-        wide = [cast(s, dtype) for s in slots]
-        made = rule.entries(cast(jnp.asarray(g), dtype), *wide, p, *scalars)
-        x, *new = made if n else (made,)
+        rule, scalars = _with_scalars(self.rule, live, scalars, dtype)
+
+        def entries(g: Array, p: Any, groups: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+            wide = [cast(s, dtype) for s in groups[0]]
+            p = None if p is None else cast(jnp.asarray(p), dtype)
+            made = rule.entries(cast(jnp.asarray(g), dtype), *wide, p, *scalars)
+            x, *new = made if n else (made,)
+            return x, (tuple(new),)
+
+        seen = g, p, (tuple(map(as_seen, slots)),)
+        if engine.goes_by_tiles(g, slots) and dtype_of(g) == dtype:
+            if not isinstance(jax.eval_shape(entries, *seen)[0], tuple):
+                x, (new,) = engine.apply_stored(entries, [], [], g, p, (slots,), False)
+                return (x,), new
+        x, (new,) = entries(*seen)
         x = x if isinstance(x, tuple) else (x,)
-        return x, tuple(cast(a, s.dtype) for a, s in zip(new, slots, strict=True))
+        return x, tuple(map(as_kept, new, slots))
 
 
-class _MatrixRuleFinish(NamedTuple):
+class _Finish(NamedTuple):
     """The part of a rule that looks at a whole array; the key of its compiled call."""
 
     rule: Any
@@ -263,14 +266,12 @@ class _MatrixRuleFinish(NamedTuple):
         *given, axes = rest
         split = next(i for i, x in enumerate(given) if isinstance(x, tuple))
         x, live, scalars = given[:split], given[split], tuple(given[split + 1 :])
-        rule, scalars = _matrix_rule_with_scalars(self.rule, live, scalars, u.dtype)
+        rule, scalars = _with_scalars(self.rule, live, scalars, u.dtype)
         with engine.summing_over(axes, self.psum):
             return rule.finish(u, *(cast(a, u.dtype) for a in x), *scalars)
 
 
-def _matrix_rule_with_scalars(
-    rule: Any, live: Any, scalars: Any, dtype: Any
-) -> tuple[Any, list[Any]]:
+def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, list[Any]]:
     """Return a rule with its live numbers, and the scalars of the step, as wide as its arrays."""
     live = [engine.widened(x, dtype) for x in live]
     return put_live(rule, tuple(live)) if live else rule, [

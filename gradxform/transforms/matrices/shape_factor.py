@@ -10,16 +10,14 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState
 from gradxform.leaves import is_hole, shape_of, with_paths
-from gradxform.leaves.masks import hidden_paths
-from gradxform.leaves.structures import remembered_by_structure
 from gradxform.transforms.matrices.axes import parts_of
 from gradxform.transforms.matrices.dimensions import (
     MuonDimensionNumbers,
     axes_of_all,
     check_numbers,
+    numbers_of,
 )
-from gradxform.types import Array, Params, StaticTree, Updates
-from gradxform.values import is_function
+from gradxform.types import StaticTree, Updates
 
 __all__ = []
 
@@ -38,7 +36,7 @@ class ShapeFactor(ArrayRule):
     def __post_init__(self):
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
-    def init(self, params: Params) -> EmptyState:
+    def init(self, params):
         """Return an empty state."""
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
@@ -46,20 +44,17 @@ class ShapeFactor(ArrayRule):
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf the sides of its matrices, by part, and how it is divided."""
         numbers, cuts = self.weight_dimension_numbers, engine.cuts_of(updates)
+        whole = engine.whole_shapes(updates)
 
         def sides() -> list[Any]:
-            whole = engine.whole_shapes(updates)
             axes = axes_of_all(self, numbers, whole)
             leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
             triples = zip(axes, leaves, cuts, strict=True)
-            return [(_sides_for_shape_factor(a, shape_of(x)), cut) for a, x, cut in triples]
+            return [(_sides(a, shape_of(x)), cut) for a, x, cut in triples]
 
-        if is_function(numbers):  # which may look at anything
-            return sides()
-        what = ("sides", numbers, tuple(cuts), hidden_paths())
-        return remembered_by_structure(what, updates, sides)
+        return numbers_of(self, numbers, whole).once(("sides", *cuts), sides)
 
-    def rule(self, g: Array, p: Array | None, static: Any) -> Array:
+    def rule(self, g, p, static):
         """Return the update times the factor of its shape."""
         (axis, parts), cut = static
         factors = [self.factor(*sides) for *sides, _ in parts]
@@ -86,9 +81,7 @@ class ShapeFactor(ArrayRule):
         """
 
 
-def _sides_for_shape_factor(
-    axes: Any, shape: tuple[int, ...]
-) -> tuple[int, tuple[tuple[int, ...], ...]]:
+def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
     """Return the axis along which parts lie; of each the sides, the places, its length there."""
     parts = parts_of(axes)
     shapes = [part.shape(shape) for part in parts]

@@ -75,7 +75,7 @@ def _divisions_of_matrix_slots(rule: Any, updates: Updates, kept: dict[str, Alig
     for (name, slot), leaves in zip(kept.items(), wanted, strict=True):
         for i, (had, needed) in enumerate(zip(map(jnp.shape, slot.leaves), leaves, strict=True)):
             if had != needed:
-                needs = jnp.shape(jax.tree.leaves(updates)[i])
+                needs = shapes[i][1]
                 raise ValueError(
                     f"{name_of(rule)}: the state's {name} of {path_at(updates, i)} has shape "
                     f"{had}; a gradient of shape {needs} needs {needed}. Was this state "

@@ -119,7 +119,7 @@ class Axes:
         self, x: Array, i: int, diagonal: Array, root: Array, n: Scalars
     ) -> tuple[Array, Array, Array]:
         """Return the new diagonal of axis i, its power, and the factor of the axis."""
-        others = _all_shampoo_axes_but(x, i)
+        others = _all_but(x, i)
         sums = jnp.sum(x * x, axis=others) / (x.shape[i] if others else 1)
         diagonal = n.decay * diagonal + n.weight * sums
         root = self._power(diagonal, n)
@@ -129,7 +129,7 @@ class Axes:
         self, g: RowSparse, x: Array, i: int, diagonal: Array, root: Array, n: Scalars
     ) -> tuple[Array, Array, Array]:
         """Like `_diagonal`, but axis 0 holds only the rows of `g`, and nothing decays."""
-        sums = n.weight * jnp.sum(x * x, axis=_all_shampoo_axes_but(x, i))
+        sums = n.weight * jnp.sum(x * x, axis=_all_but(x, i))
         if i:
             diagonal = diagonal + sums
             root = self._power(diagonal, n)
@@ -146,14 +146,14 @@ class Axes:
         self, x: Array, i: int, matrix: Array, root: Array, n: Scalars
     ) -> tuple[Array, Array]:
         """Return the new statistics of axis i, and their root."""
-        others = _all_shampoo_axes_but(x, i)
+        others = _all_but(x, i)
 
         def updated() -> Array:
             product = jnp.tensordot(x, x, axes=(others, others), precision=linalg.HIGHEST)
             return n.decay * matrix + n.weight * n.interval * product
 
-        matrix = _shampoo_axes_when(self.grow, n, updated, matrix)
-        return matrix, _shampoo_axes_when(
+        matrix = _computed_when(self.grow, n, updated, matrix)
+        return matrix, _computed_when(
             self.renew, n, lambda: self._root(matrix / len(matrix), n), root
         )
 
@@ -166,16 +166,14 @@ class Axes:
         return linalg.inverse_root(linalg.square_root(matrix + ridge), self.p)
 
 
-def _shampoo_axes_when(
-    flag: str | None, n: Scalars, compute: Callable[[], Array], old: Array
-) -> Array:
+def _computed_when(flag: str | None, n: Scalars, compute: Callable[[], Array], old: Array) -> Array:
     """Return `compute()` if the flag is None or set, else `old`."""
     if flag is None:
         return compute()
     return lax.cond(getattr(n, flag), compute, lambda: old)
 
 
-def _all_shampoo_axes_but(x: Array, i: int) -> tuple[int, ...]:
+def _all_but(x: Array, i: int) -> tuple[int, ...]:
     return tuple(k for k in range(x.ndim) if k != i)
 
 

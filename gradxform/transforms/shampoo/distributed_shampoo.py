@@ -1,5 +1,6 @@
 """Distributed Shampoo: Shampoo by blocks, with the step size of another method."""
 
+import functools
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from jax import lax
 from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_non_negative, require_one_of
+from gradxform.linalg.panels import is_by_panels
 from gradxform.numerics import over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
@@ -22,18 +24,13 @@ from gradxform.types import (
     MatrixSlot,
     NonNegative,
     NonNegativeInt,
-    Params,
     Positive,
     Scalar,
     Size,
     StaticTree,
     UnitInterval,
 )
-
-__all__ = [
-    "scale_by_distributed_shampoo",
-    "DistributedShampooState",
-]
+from gradxform.values import put_live, take_live
 
 GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
 ROOTS = ("auto", "eigh", "newton")
@@ -85,7 +82,8 @@ class scale_by_distributed_shampoo(MatrixRule):
     those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: no step waits
     for all of them but the first. A root that is not finite, or that
     products leave an error of at least `inverse_failure_threshold`, is computed by eigenvectors
-    with "auto"; with the others the old one stays.
+    with "auto"; with the others the old one stays. On TPUs it stays with "auto", too, in blocks of
+    sides of more than 256.
 
     Blocks bound the cost: a matrix of sides m and n has ceil(m / block_size) ceil(n / block_size)
     of them, and time grows as block_size^3 for each. A last block is filled up with zeros, which
@@ -148,6 +146,7 @@ class scale_by_distributed_shampoo(MatrixRule):
 
     State = DistributedShampooState
     locality = "array"
+    decomposes = True
 
     def __post_init__(self):
         require_at_least(
@@ -169,7 +168,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         """The squares, for a graft that needs none."""
         return ("nu",) if self.graft_type == "sgd" else ()
 
-    def init(self, params: Params) -> DistributedShampooState:
+    def init(self, params):
         """Return multiples of the identity as matrices, and the identity as their roots."""
 
         def squares(count: int, m: int, n: int, dtype: Any) -> Array:
@@ -197,7 +196,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         """Return the number of blocks of a side, and their length."""
         return max(1, -(-d // self.block_size)), min(d, self.block_size)
 
-    def prepare(self, state: DistributedShampooState, params: Params | None) -> tuple[Any, ...]:
+    def prepare(self, state, params):
         """Return the state, the number of earlier updates, and the weights of squares and products.
 
         These are the weight of a new one, and the factor that debiases those of the graft.
@@ -209,7 +208,7 @@ class scale_by_distributed_shampoo(MatrixRule):
             correction = 1 / (1 - beta2 ** scalar(safe_increment(count)))
         return state._replace(count=safe_increment(count)), count, of_new, correction
 
-    def rule(self, g: Array, *slots_and_scalars: Any) -> tuple[Array, ...]:
+    def rule(self, g, *slots_and_scalars):
         """Return the preconditioned gradient at the length of the grafted step.
 
         The slots are those of the state, without `nu` for graft_type "sgd".
@@ -281,6 +280,8 @@ class scale_by_distributed_shampoo(MatrixRule):
     def _renewed(
         self, left: Array, right: Array, left_root: Array, right_root: Array
     ) -> tuple[Array, ...]:
+        if is_by_panels(left) or is_by_panels(right):
+            return self._renewed_in_turns((left, right), (left_root, right_root))
         if left.shape != right.shape:
             return self._root(left, left_root), self._root(right, right_root)
         # Of equal sides as one batch, which is half of the program.
@@ -288,39 +289,78 @@ class scale_by_distributed_shampoo(MatrixRule):
         new_left, new_right = jnp.split(self._root(*both), 2)
         return new_left, new_right
 
+    def _renewed_in_turns(
+        self, matrices: tuple[Array, Array], old: tuple[Array, Array]
+    ) -> tuple[Array, ...]:
+        """Return the roots, block by block; of equal sides in one loop, which is half of a program.
+
+        A batch of them would not stay on the chip.
+        """
+        count = len(matrices[0])
+
+        def taken(a: Array, old: Array, i: Array) -> tuple[Array, Array]:
+            return lax.dynamic_slice_in_dim(a, i, 1), lax.dynamic_slice_in_dim(old, i, 1)
+
+        def put(old: Array, new: Array, i: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(old, new, i, 0)
+
+        def of_side(k: int, i: Array, now: Any) -> Any:
+            root = put(now[k], self._root(*taken(matrices[k], now[k], i)), i)
+            return (root, now[1]) if k == 0 else (now[0], root)
+
+        def of_either(i: Array, now: Any) -> Any:
+            k, i = i // count, i % count
+            args = [lambda k=k: taken(matrices[k], now[k], i) for k in range(2)]
+            x = self._root(*lax.switch(k, args))
+            return lax.cond(
+                k == 0,
+                lambda now: (put(now[0], x, i), now[1]),
+                lambda now: (now[0], put(now[1], x, i)),
+                now,
+            )
+
+        if matrices[0].shape == matrices[1].shape:
+            return lax.fori_loop(0, 2 * count, of_either, old)
+        for k in range(2):
+            old = lax.fori_loop(0, count, functools.partial(of_side, k), old)
+        return old
+
     def _root(self, a: Array, old: Array) -> Array:
         """Return a^(-1/p), or the old root where it fails."""
+        if self.inverse_root == "eigh":
+            return _roots_where(*self._root_by_eigenvectors(a), old)
+        if self.inverse_root == "newton":
+            return _roots_where(*self._root_by_products(a), old)
+        # Live numbers are arguments, because JAX keeps a custom derivative beyond the trace.
+        live: list[Any] = []
+        bare = take_live(self, live)
 
-        def by_eigenvectors(a: Array, old: Array) -> Array:
-            return _distributed_roots_where(*self._root_by_eigenvectors(a), old)
+        def by_eigenvectors(a: Array, old: Array, live: list[Any]) -> Array:
+            new, good = put_live(bare, tuple(live))._root_by_eigenvectors(a)
+            return _roots_where(new, good, old)
 
-        def by_products(a: Array, old: Array) -> Array:
-            return _distributed_roots_where(*self._root_by_products(a), old)
-
-        def by_either(a: Array, old: Array) -> Array:
-            new, good = self._root_by_products(a)
+        def by_either(a: Array, old: Array, live: list[Any]) -> Array:
+            new, good = put_live(bare, tuple(live))._root_by_products(a)
+            if is_by_panels(a):  # eigenvectors take minutes to compile there
+                return _roots_where(new, good, old)
             # Which is seldom: the branch is a loop of decompositions.
             return lax.cond(
                 jnp.all(good),
                 lambda: new,
-                lambda: jnp.where(good[..., None, None], new, by_eigenvectors(a, old)),
+                lambda: jnp.where(good[..., None, None], new, by_eigenvectors(a, old, live)),
             )
 
-        if self.inverse_root == "eigh":
-            return by_eigenvectors(a, old)
-        if self.inverse_root == "newton":
-            return by_products(a, old)
         # A loop until convergence does not have a derivative backwards; the eigenvectors have.
         root = jax.custom_jvp(by_either)
         root.defjvp(lambda xs, ts: (by_either(*xs), jax.jvp(by_eigenvectors, xs, ts)[1]))
-        return root(a, old)
+        return root(a, old, live)
 
     def _root_by_products(self, a: Array) -> tuple[Array, Array]:
         """Return a^(-1/p) of each block, and whether it is one."""
         ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
         damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
         new, error = linalg.inverse_root_within(damped, self._power)
-        return new, (error < self.inverse_failure_threshold) & _are_distributed_roots_finite(new)
+        return new, (error < self.inverse_failure_threshold) & _are_roots_finite(new)
 
     def _root_by_eigenvectors(self, a: Array) -> tuple[Array, Array]:
         """Return a^(-1/p) of each block, and whether it is finite."""
@@ -329,7 +369,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         ridge = self.matrix_epsilon * jnp.maximum(largest, _LEAST)
         powers = (jnp.maximum(values, 0) + ridge) ** (-1 / self._power)
         new = linalg.matmul(vectors * powers[..., None, :], jnp.swapaxes(vectors, -1, -2))
-        return new, _are_distributed_roots_finite(new)
+        return new, _are_roots_finite(new)
 
     @property
     def _power(self) -> int:
@@ -350,9 +390,9 @@ class scale_by_distributed_shampoo(MatrixRule):
         return x.reshape(count, p * r, q * c)[:, :m, :n]
 
 
-def _are_distributed_roots_finite(x: Array) -> Array:
+def _are_roots_finite(x: Array) -> Array:
     return jnp.all(jnp.isfinite(x), axis=(-2, -1))
 
 
-def _distributed_roots_where(new: Array, good: Array, old: Array) -> Array:
+def _roots_where(new: Array, good: Array, old: Array) -> Array:
     return jnp.where(good[..., None, None], new, old)

@@ -43,15 +43,12 @@ def steps(
     if engine.exchange_now() is None:
         return engine.map_rows(axes, [list(column) for column in zip(*rows, strict=True)], scalars)
     columns, cuts = [[row[k] for row in rows] for k in (0, 1)], [leaf.cut for leaf in leaves]
-    entries = engine.map_rows(_DividedStepEntries(axes), columns, scalars, cuts=cuts)
+    entries = engine.map_rows(_Entries(axes), columns, scalars, cuts=cuts)
     shapes = [leaf.cut.whole(jnp.shape(x)) for x, leaf in zip(columns[0], leaves, strict=True)]
     out: list[Any] = [None] * len(rows)
     for shape in dict.fromkeys(shapes):
         indices = [i for i, other in enumerate(shapes) if other == shape]
-        members = [
-            _member_of_divided_step(axes, entries[i], rows[i][2:], leaves[i], shape)
-            for i in indices
-        ]
+        members = [_member(axes, entries[i], rows[i][2:], leaves[i], shape) for i in indices]
         results = engine.map_matrices(_DividedStepOfWhole(axes, shape), members, scalars)
         for i, (u, matrices) in zip(indices, results, strict=True):
             g, gbar = rows[i][:2]
@@ -62,7 +59,7 @@ def steps(
     return out
 
 
-def _member_of_divided_step(
+def _member(
     axes: Axes,
     entries: tuple[Array, Array],
     matrices: Sequence[Array],
@@ -82,7 +79,7 @@ def _member_of_divided_step(
 
 
 @dataclass(frozen=True)
-class _DividedStepEntries:
+class _Entries:
     """The entries of the gradient and its average, scaled by the largest of the whole array."""
 
     axes: Axes

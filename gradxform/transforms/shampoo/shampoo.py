@@ -40,8 +40,6 @@ from gradxform.types import (
     Array,
     ArraySlot,
     NonNegativeOrSchedule,
-    OptState,
-    Params,
     Positive,
     PyTree,
     ScalarOrSchedule,
@@ -50,11 +48,6 @@ from gradxform.types import (
     Slot,
     Updates,
 )
-
-__all__ = [
-    "step_by_shampoo",
-    "ShampooState",
-]
 
 
 class ShampooState(NamedTuple):
@@ -159,26 +152,24 @@ class step_by_shampoo(Transform):
         require_positive(self, "alpha")
         require_finite(self, "alpha")
         require_finite(self, "svd_interval", "precond_update_interval")
-        if self.use_iterative_root and not _is_static_shampoo_number(self.alpha):
+        if self.use_iterative_root and not _is_static_number(self.alpha):
             raise ValueError(
                 f"{name_of(self)}: alpha must be a Python number where use_iterative_root is True, "
                 f"got {shown(self.alpha)}."
             )
 
-    def init(self, params: Params) -> ShampooState:
+    def init(self, params):
         """Return an average and matrices of zeros, and roots that are multiples of the identity."""
         self._check_leaves("parameter", params)
         statistics, roots = {}, {}
-        for (path, p), leaf in zip(
-            _shampoo_arrays_with_paths(params), _shampoo_matrix_leaves(params), strict=True
-        ):
+        for (path, p), leaf in zip(_arrays_with_paths(params), _matrix_leaves(params), strict=True):
             initial = self._initial(p, leaf.cut.whole(jnp.shape(p)))
             statistics[path], roots[path] = (shampoo_pieces.own_pieces(x, leaf) for x in initial)
         return ShampooState(
             count=zero_count(),
             gbar=zeros_like(params),
-            statistics=_nested_shampoo_matrices(statistics),
-            roots=_nested_shampoo_matrices(roots),
+            statistics=_nested_matrices(statistics),
+            roots=_nested_matrices(roots),
         )
 
     def _initial(self, p: Any, shape: tuple[int, ...]) -> tuple[Matrices, Matrices]:
@@ -186,7 +177,7 @@ class step_by_shampoo(Transform):
         dtype, shape = at_least_float32(dtype_of(p)), at_least_vector(shape)
         power = 1.0
         # the root of G = 0
-        if _every_shampoo_step(self.svd_interval) and _is_static_shampoo_number(self.alpha):
+        if _every_step(self.svd_interval) and _is_static_number(self.alpha):
             power = self.epsilon ** (-self.alpha / len(shape))
         statistics, roots = [], []
         for d in shape:
@@ -196,9 +187,7 @@ class step_by_shampoo(Transform):
             roots.append(jnp.asarray(power, dtype) * identity)
         return tuple(statistics), tuple(roots)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ShampooState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the step for every array."""
         check_state(self, state, ShampooState)
         self._check_leaves("gradient of", updates)
@@ -208,10 +197,10 @@ class step_by_shampoo(Transform):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, gbar.leaves, "the state's gbar has")
         statistics, roots = {}, {}
-        for path, _ in _shampoo_arrays_with_paths(state.gbar):
+        for path, _ in _arrays_with_paths(state.gbar):
             statistics[path], roots[path] = (
-                _shampoo_value_at_path(state.statistics, path),
-                _shampoo_value_at_path(state.roots, path),
+                _value_at_path(state.statistics, path),
+                _value_at_path(state.roots, path),
             )
         count = safe_increment(state.count)
         scalars = self._scalars(scalar(count))
@@ -219,9 +208,9 @@ class step_by_shampoo(Transform):
         us, means, paths = (
             list(gs),
             gbar.leaves,
-            [path for path, _ in _shampoo_arrays_with_paths(updates)],
+            [path for path, _ in _arrays_with_paths(updates)],
         )
-        all_leaves = _shampoo_matrix_leaves(updates)
+        all_leaves = _matrix_leaves(updates)
         # The number of axes is part of the step's program: arrays with as many share a call.
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):
             of_rank = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
@@ -234,8 +223,8 @@ class step_by_shampoo(Transform):
         return jax.tree.unflatten(treedef, us), ShampooState(
             count=count,
             gbar=gbar.rebuilt(means),
-            statistics=_nested_shampoo_matrices(statistics),
-            roots=_nested_shampoo_matrices(roots),
+            statistics=_nested_matrices(statistics),
+            roots=_nested_matrices(roots),
         )
 
     def _gradient(self, updates: Updates, i: int, g: Any) -> Any:
@@ -246,7 +235,7 @@ class step_by_shampoo(Transform):
             engine.refuse_rows(self, updates, "looks at whole arrays")
         if g.num_rows <= self.max_matrix_size or self._averages():
             return g.to_dense()
-        if not (_is_static_shampoo_number(self.mat_gbar_decay) and self.mat_gbar_decay == 1):
+        if not (_is_static_number(self.mat_gbar_decay) and self.mat_gbar_decay == 1):
             raise ValueError(
                 f"{name_of(self)}: mat_gbar_decay must be 1.0 for the row-sparse gradient of "
                 f"{path_at(updates, i)}, whose untouched rows cannot decay, got "
@@ -256,7 +245,7 @@ class step_by_shampoo(Transform):
 
     def _averages(self) -> bool:
         """Whether the gradient is averaged."""
-        return not (_is_static_shampoo_number(self.gbar_decay) and self.gbar_decay == 0)
+        return not (_is_static_number(self.gbar_decay) and self.gbar_decay == 0)
 
     def number_at(self, x: ScalarOrSchedule, count: Array) -> Array:
         """Return a number of the step after `count` steps, whose T is that plus 1."""
@@ -284,10 +273,10 @@ class step_by_shampoo(Transform):
 
     def _axes(self, rank: int) -> Axes:
         """Return the step for an array of that many axes."""
-        grow = None if _every_shampoo_step(self.precond_update_interval) else "grow"
+        grow = None if _every_step(self.precond_update_interval) else "grow"
         renew = "renew"
-        if _every_shampoo_step(self.svd_interval):  # whenever the roots can change
-            renew = grow if _is_static_shampoo_number(self.alpha) else None
+        if _every_step(self.svd_interval):  # whenever the roots can change
+            renew = grow if _is_static_number(self.alpha) else None
         return Axes(rank, self._averages(), grow, renew, round(self._p(rank)) or None)
 
     def _p(self, rank: int) -> float:
@@ -311,17 +300,17 @@ class step_by_shampoo(Transform):
                 )
 
 
-def _shampoo_arrays_with_paths(tree: PyTree) -> list[tuple[Path, Any]]:
+def _arrays_with_paths(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
-def _shampoo_matrix_leaves(tree: PyTree) -> list[MatrixLeaf]:
+def _matrix_leaves(tree: PyTree) -> list[MatrixLeaf]:
     """Return how each array, or this device's piece of it, is part of a whole one."""
-    pairs = zip(_shampoo_arrays_with_paths(tree), engine.cuts_of(tree), strict=True)
+    pairs = zip(_arrays_with_paths(tree), engine.cuts_of(tree), strict=True)
     return [array_leaf(shape_of(x), cut) for (_, x), cut in pairs]
 
 
-def _nested_shampoo_matrices(by_path: dict[Path, Any]) -> Any:
+def _nested_matrices(by_path: dict[Path, Any]) -> Any:
     """Return nested dicts from a dict by paths; a value at the root is returned itself."""
     if () in by_path:
         return by_path[()]
@@ -334,17 +323,17 @@ def _nested_shampoo_matrices(by_path: dict[Path, Any]) -> Any:
     return root
 
 
-def _shampoo_value_at_path(nested: Any, path: Path) -> Any:
+def _value_at_path(nested: Any, path: Path) -> Any:
     """Return the value of nested dicts at a path."""
     for name in path:
         nested = nested[name]
     return nested
 
 
-def _is_static_shampoo_number(x: Any) -> TypeGuard[float]:
+def _is_static_number(x: Any) -> TypeGuard[float]:
     """Whether a hyperparameter is a number that is known before a run."""
     return isinstance(x, int | float)
 
 
-def _every_shampoo_step(interval: Any) -> bool:
-    return _is_static_shampoo_number(interval) and interval <= 1
+def _every_step(interval: Any) -> bool:
+    return _is_static_number(interval) and interval <= 1

@@ -10,6 +10,7 @@ import numpy as np
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
 from gradxform.base import call_update, check_transform, locality_of, transform
+from gradxform.base.methods import is_for_replicas
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import align_params, align_slot, check_shapes
 from gradxform.leaves.states import check_state
@@ -28,11 +29,6 @@ from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Findings, Guard, check
 from gradxform.wrappers.finite import Sizes
 from gradxform.wrappers.update_when import check_exact, update_when
-
-__all__ = [
-    "accumulate",
-    "AccumulateState",
-]
 
 REDUCTIONS = ("mean", "sum", "weighted")
 
@@ -110,7 +106,7 @@ class AccumulateState(NamedTuple):
     total_skipped: Array  # int32 scalar; micro-batches left out since init
 
 
-class _AccumulationDecision(NamedTuple):
+class _Decision(NamedTuple):
     """The decision about a micro-batch, on which all replicas agree."""
 
     valid: Array | None  # whether its gradient may be used; None where nothing is checked
@@ -236,7 +232,7 @@ class accumulate(Guard):
         last = state.mini_step >= period_at(self, "every", state.gradient_step) - 1
         return last if flush is None else last | as_flag(self, "flush", flush)
 
-    def init(self, params: Params) -> AccumulateState:
+    def init(self, params):
         """Return an empty accumulator and the optimizer's state."""
         return AccumulateState(
             mini_step=zero_count(),
@@ -247,16 +243,7 @@ class accumulate(Guard):
             total_skipped=zero_count(),
         )
 
-    def update(
-        self,
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        weight: Any = None,
-        flush: Any = None,
-        **extra: Any,
-    ) -> tuple[Updates, AccumulateState]:
+    def update(self, updates, state, params=None, *, weight=None, flush=None, **extra):
         """Accumulate, and take a step if it is due, or with `flush`."""
         check_state(self, state, AccumulateState)
         check_exact(self, self.inner, updates)
@@ -267,7 +254,7 @@ class accumulate(Guard):
             extra = extra | {"flush": flush}  # for accumulators inside, too
         last = self._is_last(state, flush)
         decision = self._decided(w, updates, state, params, extra)
-        if self.reduction == "weighted":
+        if self.reduction == "weighted" and not is_for_replicas(self.inner):
             extra = extra | {"weight": decision.total}
         step = self._stepped_alone if self.every == 1 else self._stepped
         out, inner_state, acc_grads = step(decision, updates, state, params, extra)
@@ -306,7 +293,7 @@ class accumulate(Guard):
         state: AccumulateState,
         params: Params | None,
         extra: dict[str, Any],
-    ) -> _AccumulationDecision:
+    ) -> _Decision:
         """Decide about a micro-batch of weight `w`, together with all replicas."""
         weighted, before = self.reduction == "weighted", scalar(state.total_weight)
         extra = extra | {"weight": w} if weighted else extra
@@ -325,11 +312,11 @@ class accumulate(Guard):
         # A weight of 0 in all is a share of 0, not 0 / 0.
         share = w / jnp.where(total == 0, 1, total)
         some_left_out = self.skip_not_finite or weighted
-        return _AccumulationDecision(valid, some_left_out, due, share, total, findings.inside)
+        return _Decision(valid, some_left_out, due, share, total, findings.inside)
 
     def _stepped_alone(
         self,
-        decision: _AccumulationDecision,
+        decision: _Decision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
@@ -351,7 +338,7 @@ class accumulate(Guard):
 
     def _stepped(
         self,
-        decision: _AccumulationDecision,
+        decision: _Decision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,

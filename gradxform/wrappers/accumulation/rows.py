@@ -32,8 +32,6 @@ from gradxform.types import (
     Array,
     DType,
     MaskedNode,
-    OptState,
-    Params,
     PyTree,
     Range,
     Size,
@@ -86,6 +84,9 @@ class accumulate_rows(Transform):
     gradient, the mean over the micro-batches: a row that m of the k touch gets the sum of its m
     gradients, divided by k. Between steps the updates are zeros and the optimizer does not run.
     The cost is proportional to the slices, not to the table.
+
+    Of its own kind: it keeps slices until there is a step, which a `Guard`, that only keeps or
+    drops one, does not.
 
     Args:
       inner: the optimizer.
@@ -147,7 +148,7 @@ class accumulate_rows(Transform):
         sizes = masks.resolve(self, self.rows, params, kind=object)
         return map_with_paths(checked_size, sizes)
 
-    def init(self, params: Params) -> AccumulateRowsState:
+    def init(self, params):
         """Return an empty accumulator, empty buffers and the optimizer's state."""
 
         def buffer(p: Array, n: int) -> RowBuffer | MaskedNode:
@@ -194,9 +195,7 @@ class accumulate_rows(Transform):
             "before it."
         )
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, AccumulateRowsState]:
+    def update(self, updates, state, params=None, **extra):
         """Accumulate, and take a step if it is due."""
         check_state(self, state, AccumulateRowsState)
         gs, treedef = flatten_updates(updates)
@@ -223,12 +222,12 @@ class accumulate_rows(Transform):
         us = treedef.flatten_up_to(out)
         if not tables:  # with tables, the updates are zeros already where no step was due
             us = [_accumulator_emptied_if_due(u, ~due) for u in us]
-        out = [_row_update_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+        out = [_update_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
         buffers = [
             buffer._replace(indices=jnp.where(due, g.num_rows, buffer.indices))
             for buffer, g in zip(buffers, tables, strict=True)
         ]
-        buffers_def = jax.tree.structure(state.acc_rows, is_leaf=_is_row_buffer)
+        buffers_def = jax.tree.structure(state.acc_rows, is_leaf=_is_buffer)
         return jax.tree.unflatten(treedef, out), AccumulateRowsState(
             mini_step=jnp.where(due, 0, safe_increment(state.mini_step)),
             gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
@@ -253,16 +252,14 @@ class accumulate_rows(Transform):
         self, tables: list[RowSparse], state: AccumulateRowsState
     ) -> list[RowBuffer]:
         """Return the buffers with the slices of this micro-batch."""
-        buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_row_buffer)
+        buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_buffer)
         if len(buffers) != len(tables):
             raise ValueError(
                 f"{name_of(self)}: the state has buffers for {len(buffers)} tables, the updates "
                 f"have row-sparse gradients for {len(tables)}. A table that a micro-batch does not "
                 "look up has a gradient of padding, not of None."
             )
-        return [
-            _row_buffer_with(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)
-        ]
+        return [_buffer(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
 
     def _gradient_of(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
         """Return the slices of a buffer as one gradient."""
@@ -270,15 +267,15 @@ class accumulate_rows(Transform):
         return rows / self.every_k_schedule if self.use_grad_mean else rows
 
 
-def _row_update_in_dtype(u: Any, dtype: Any) -> Any:
+def _update_in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
-def _is_row_buffer(x: Any) -> bool:
+def _is_buffer(x: Any) -> bool:
     return isinstance(x, RowBuffer)
 
 
-def _row_buffer_with(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
+def _buffer(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
     """Return the buffer with the slices of this micro-batch at their place."""
     start = mini_step * g.indices.shape[0]
     return RowBuffer(

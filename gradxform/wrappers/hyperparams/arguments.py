@@ -9,11 +9,23 @@ import jax
 
 from gradxform.base import GradientTransformation
 from gradxform.leaves import masks
-from gradxform.types import AliasOf, DType, Fixed, Key, Size, StaticMask, StaticTree, ZeroIsNone
+from gradxform.types import (
+    AliasOf,
+    DType,
+    Fixed,
+    FixedNumber,
+    Key,
+    Size,
+    StaticMask,
+    StaticTree,
+    ZeroIsNone,
+)
 from gradxform.values import key_of
 from gradxform.values.fields import annotation_kinds
 from gradxform.wrappers.hyperparams.schedule_states import is_stateful
 
+# Annotations of what is known before any run.
+_STATIC = (Size, Key, DType, StaticTree, StaticMask, Fixed, FixedNumber)
 # The alternative of `ZeroIsNone` that bears its mark.
 _ZERO = annotation_kinds(ZeroIsNone)[-1]
 
@@ -66,7 +78,7 @@ def _is_static_argument(annotation: Any, x: Any) -> bool:
     kinds = annotation_kinds(annotation)
     if isinstance(x, int | float) and not x and _ZERO in kinds:
         return True
-    return any(kind in (Size, Key, DType, StaticTree, StaticMask, Fixed) for kind in kinds)
+    return any(kind in _STATIC for kind in kinds)
 
 
 def without_aliases(annotations: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.guesses import argument_suggestion
 from gradxform.base import (
     Transform,
     call_update,
@@ -27,6 +28,7 @@ from gradxform.values.arguments import with_checked_arguments
 from gradxform.values.content import flaw_of
 from gradxform.values.field_kinds import static_key
 from gradxform.values.fields import annotation_kinds, check_schedule, normalized_value, value
+from gradxform.values.known_arguments import own_name
 from gradxform.wrappers.hyperparams.arguments import (
     annotations_of,
     is_default,
@@ -42,6 +44,7 @@ from gradxform.wrappers.hyperparams.schedule_states import (
     value_in,
     with_state,
 )
+from gradxform.wrappers.one_pass import call_update_params
 
 __all__ = [
     "inject_hyperparams",
@@ -102,6 +105,7 @@ class inject_hyperparams(Value):
     def __post_init__(self) -> None:
         names = (self.static_args,) if isinstance(self.static_args, str) else self.static_args
         arguments = list(inspect.signature(self.inner_factory).parameters)
+        names = [own_name(name, arguments) for name in names]
         for name in names:
             if name not in arguments:
                 raise ValueError(self._unknown_argument(name, arguments, "static_args: "))
@@ -110,7 +114,7 @@ class inject_hyperparams(Value):
     def _unknown_argument(self, name: str, names: list[str], where: str = "") -> str:
         return (
             f"inject_hyperparams: {where}{name_of(self.inner_factory)} has no argument {name!r}, "
-            f"only {', '.join(names)}.{did_you_mean(name, names)}"
+            f"only {', '.join(names)}.{argument_suggestion(name, names)}"
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> "injected":
@@ -123,6 +127,7 @@ class inject_hyperparams(Value):
                 "arguments; give a factory whose arguments have names."
             )
         names = list(signature.parameters)
+        kwargs = {own_name(name, names): x for name, x in kwargs.items()}
         for name in kwargs:
             if name not in names:
                 raise TypeError(self._unknown_argument(name, names))
@@ -194,6 +199,10 @@ class injected(Transform):
     set_by = (("hyperparams", "numbers"),)
 
     def __post_init__(self) -> None:
+        # An old pickle has the names of its time.
+        names = inspect.signature(self.factory.inner_factory).parameters
+        own = tuple((own_name(name, names), x) for name, x in self.arguments)
+        object.__setattr__(self, "arguments", own)
         numbers, schedules, _ = self._split_arguments()
         for name, schedule in schedules.items():
             if not is_stateful(schedule):
@@ -313,7 +322,7 @@ class injected(Transform):
                     f"{shown(x)}."
                 )
 
-    def init(self, params: Params) -> InjectStatefulHyperparamsState:
+    def init(self, params):
         """Return the hyperparameters at step 0 and the inner state."""
         return self.init_with(self.inner_with, params)
 
@@ -377,25 +386,33 @@ class injected(Transform):
         """How far the inner transform looks."""
         return locality_of(self.at_first())
 
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
         inner = self.inner_with({k: self._as_scalar(x) for k, x in state.hyperparams.items()})
         return state._replace(inner_state=tell_moved(inner, state.inner_state, old, new))
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, InjectStatefulHyperparamsState]:
+    def update(self, updates, state, params=None, **extra):
         """Update with the state's hyperparameters, and those of schedules at their next value."""
+        return self._updated_by(call_update, updates, state, params, extra)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after the update."""
+        return self._updated_by(call_update_params, updates, state, params, extra)
+
+    def _updated_by(
+        self, call: Callable[..., Any], updates: Updates, state: Any, params: Any, extra: Any
+    ) -> tuple[Any, Any]:
+        """Return what `call` returns for the inner transform of this step, and the state."""
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         with scalars_as(widest_dtype((updates, state.hyperparams) if params is None else params)):
             hyperparams, schedules, states = self._at_update(state, extra, "update")
             states = {
                 k: next_state(self._where(k), x, states[k], extra) for k, x in schedules.items()
             }
-        updates, inner_state = call_update(
+        new, inner_state = call(
             self.inner_with(hyperparams), updates, state.inner_state, params, extra
         )
-        return updates, state._replace(
+        return new, state._replace(
             count=safe_increment(state.count),
             hyperparams=hyperparams,
             hyperparams_states=states,

@@ -42,7 +42,7 @@ def extra_names(x: Any) -> frozenset[str] | None:
     return None if not named and any(m.anything for m in methods) else named
 
 
-def _call_schedule_with_extra(
+def _call_with_extra(
     where: str, method: Callable[..., Any], state: PyTree, extra: dict[str, Any], moment: str
 ) -> Any:
     """Return `method(state)` with the extra arguments that it names.
@@ -85,7 +85,7 @@ def value_in(
 
     def call(state: PyTree) -> Any:
         name = f"{where}: {name_of(schedule)}"
-        return _call_schedule_with_extra(name, schedule.__call__, state, extra, moment)
+        return _call_with_extra(name, schedule.__call__, state, extra, moment)
 
     call.__name__ = name_of(schedule)  # for messages
     is_plain = isinstance(schedule, WrappedSchedule)
@@ -107,7 +107,7 @@ def next_state(
       ValueError: if the schedule changes the structure or a shape of its state.
     """
     name = f"{where}: {name_of(schedule)}"
-    new = _call_schedule_with_extra(name, schedule.update, state, extra, "update")
+    new = _call_with_extra(name, schedule.update, state, extra, "update")
     old = jax.tree.map(strongly_typed, state)
     try:
         return like_before(where, schedule, new, old)

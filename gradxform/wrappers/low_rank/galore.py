@@ -28,7 +28,6 @@ from gradxform.types import (
     Array,
     Finite,
     OptState,
-    Params,
     PositiveInt,
     PyTree,
     Scalar,
@@ -36,7 +35,6 @@ from gradxform.types import (
     Slot,
     StaticTree,
     SupportsTransform,
-    Updates,
 )
 from gradxform.wrappers.low_rank.placement import (
     Placement,
@@ -48,12 +46,6 @@ from gradxform.wrappers.low_rank.placement import (
     zeros_like_parameter,
 )
 from gradxform.wrappers.parts import at_least
-
-__all__ = [
-    "scale_by_galore",
-    "GaLoreState",
-]
-
 
 # The axes of an array that is projected, and whether its shorter side is.
 _Projected = tuple[MatrixAxes, bool] | None
@@ -104,6 +96,8 @@ class scale_by_galore(Transform):
     other side, the projector is gathered instead. For new projectors, each device computes the
     singular vectors of its share of the matrices.
 
+    Of its own kind: the inner transform sees projections, of other shapes than the parameters.
+
     Args:
       rank: the number of singular vectors, at least 1.
       update_proj_gap: the number of steps for which P is kept, at least 1.
@@ -153,7 +147,7 @@ class scale_by_galore(Transform):
         """Return the axes of every leaf of a tree; None for those that are not projected."""
         return low_rank_axes(self, self.weight_dimension_numbers, tree)
 
-    def init(self, params: Params) -> GaLoreState:
+    def init(self, params):
         """Return projectors of zeros, and the base state for the projected parameters."""
         ps, treedef = jax.tree.flatten(params)
         projectors, projected, placements = [], [], self._placements(params)
@@ -164,7 +158,7 @@ class scale_by_galore(Transform):
                 projected.append(zeros_like(p))
             else:
                 projected.append(zeros_like_parameter(p, placement, False, dtype))
-        with _divided_as_galore_projections(params, placements):
+        with _divided_as_projections(params, placements):
             base_state = self._base_transform().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(
             count=zero_count(),
@@ -185,9 +179,7 @@ class scale_by_galore(Transform):
             for x, axes, cut in leaves
         ]
 
-    def update(
-        self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, GaLoreState]:
+    def update(self, updates, state, params=None, **extra):
         """Return the updates that the base transform gives for the projections, projected back."""
         check_state(self, state, GaLoreState)
         gs, treedef = jax.tree.flatten(updates)
@@ -202,7 +194,7 @@ class scale_by_galore(Transform):
         wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
         # On whole arrays, the new projector and the projection are one function of each leaf.
         if engine.exchange_now() is None:
-            projected = engine.map_rows(_galore_project, [wide, projectors], due, statics=axes)
+            projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
             projections = [r for r, _ in projected]
             used = projectors = [p for _, p in projected]
         else:
@@ -211,10 +203,10 @@ class scale_by_galore(Transform):
                 p if where.axes is None else where.projector_rows(p)
                 for where, p in zip(placements, projectors, strict=True)
             ]
-            how = [_GaloreProduct.of(where) for where in placements]
-            parts = engine.map_rows(_own_galore_product, [wide, used], statics=how, cuts=cuts)
+            how = [_Product.of(where) for where in placements]
+            parts = engine.map_rows(_own_product, [wide, used], statics=how, cuts=cuts)
             projections = projections_of(placements, parts)
-        with _divided_as_galore_projections(updates, placements):
+        with _divided_as_projections(updates, placements):
             base_updates, base_state = call_update(
                 self._base_transform(),
                 jax.tree.unflatten(treedef, projections),
@@ -223,9 +215,7 @@ class scale_by_galore(Transform):
                 extra,
             )
         steps = as_products(placements, treedef.flatten_up_to(base_updates))
-        us = engine.map_rows(
-            _galore_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts
-        )
+        us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
         return jax.tree.unflatten(treedef, us), state._replace(
             count=safe_increment(state.count),
             base_optimizer_state=base_state,
@@ -233,9 +223,7 @@ class scale_by_galore(Transform):
         )
 
 
-def _galore_project(
-    g: Array, projector: Array, due: Array, projected: _Projected
-) -> tuple[Array, Array]:
+def _project(g: Array, projector: Array, due: Array, projected: _Projected) -> tuple[Array, Array]:
     """Return the projection of a gradient, and the projector, anew where it is due."""
     if projected is None:
         return g, projector
@@ -243,59 +231,55 @@ def _galore_project(
     projector = lax.cond(
         due, lambda: leading_vectors(axes.to_stacks(g), rank, shorter), lambda: projector
     )
-    return _galore_projection(g, projector, projected), projector
+    return _projection(g, projector, projected), projector
 
 
-def _galore_projects_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
+def _projects_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
     """Whether the rows of a matrix are projected; `g` may be a piece of the array."""
     _, n, k = axes.sizes(engine.whole_shape(g))
     return projects_rows(n, k, shorter)
 
 
-def _galore_projection(g: Array, projector: Array, projected: _Projected) -> Array:
+def _projection(g: Array, projector: Array, projected: _Projected) -> Array:
     """Return the projection of a gradient; for a piece, by the rows that belong to it."""
     if projected is None:
         return g
     matrices = projected[0].to_stacks(g)
-    return (
-        adjoint(projector) @ matrices
-        if _galore_projects_rows(g, *projected)
-        else matrices @ projector
-    )
+    return adjoint(projector) @ matrices if _projects_rows(g, *projected) else matrices @ projector
 
 
-class _GaloreProduct(NamedTuple):
+class _Product(NamedTuple):
     """How pieces are multiplied."""
 
     projected: _Projected
     summed: tuple[str, ...]  # the mesh axes over whose devices the product is summed at once
 
     @classmethod
-    def of(cls, where: Placement) -> "_GaloreProduct":
+    def of(cls, where: Placement) -> "_Product":
         """Return how pieces of an array are multiplied; a sum that is scattered comes later."""
         later = where.axes is None or where.scatter is not None
         return cls(where.axes and (where.axes, where.shorter), () if later else where.summed)
 
 
-def _own_galore_product(g: Array, projector: Array, how: _GaloreProduct) -> Array:
+def _own_product(g: Array, projector: Array, how: _Product) -> Array:
     """Return the product of pieces, and its sum over devices unless that is scattered."""
-    (product,) = engine.over_pieces((_galore_projection(g, projector, how.projected), how.summed))
+    (product,) = engine.over_pieces((_projection(g, projector, how.projected), how.summed))
     return product
 
 
-def _galore_project_back(
+def _project_back(
     u: Array, projector: Array, g: Array, scale: Scalar, projected: _Projected
 ) -> Array:
     """Return an update of the base transform in the shape and dtype of the gradient."""
     if projected is None:
         return cast(u, g.dtype)
     axes, _ = projected
-    u = projector @ u if _galore_projects_rows(g, *projected) else u @ adjoint(projector)
+    u = projector @ u if _projects_rows(g, *projected) else u @ adjoint(projector)
     return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
 
 
 @contextlib.contextmanager
-def _divided_as_galore_projections(tree: PyTree, placements: list[Placement]) -> Iterator[None]:
+def _divided_as_projections(tree: PyTree, placements: list[Placement]) -> Iterator[None]:
     """Divide arrays as projections are, for the base transform."""
     paths = [path for path, x in with_paths(tree) if not is_hole(x)]
     cuts = {path: where.projected_cuts for path, where in zip(paths, placements, strict=True)}

@@ -127,7 +127,7 @@ class Placement(NamedTuple):
         n = len(self.batch)
         if [c for c in old if c[1] < n] != [c for c in new if c[1] < n]:
             return old, new
-        return _placement_cuts_after_batch(old, n), _placement_cuts_after_batch(new, n)
+        return _cuts_after_batch(old, n), _cuts_after_batch(new, n)
 
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
@@ -144,9 +144,9 @@ class Placement(NamedTuple):
             return projector
         full_shape = self.cut.whole(self.shape)
         old_cuts, new_cuts = self._differing(self.projector_cuts, cuts)
-        x = _gathered_for_placement(projector, old_cuts)
+        x = _gathered(projector, old_cuts)
         x = jnp.reshape(x, (*x.shape[:n], *(full_shape[d] for d in dims), self.rank))
-        x = _own_piece_of_placement(x, new_cuts)
+        x = _own_piece(x, new_cuts)
         return jnp.reshape(x, (*x.shape[:n], -1, self.rank))
 
     def _product_layout(self) -> tuple[Cuts, tuple[int, ...], bool]:
@@ -174,14 +174,10 @@ class Placement(NamedTuple):
         """
         n, (cuts, *_) = len(self.batch), self._product_layout()
         old_cuts, new_cuts = (
-            _placement_cuts_after_batch(cuts, n),
-            _placement_cuts_after_batch(self.projected_cuts, n),
+            _cuts_after_batch(cuts, n),
+            _cuts_after_batch(self.projected_cuts, n),
         )
-        alone = (
-            not old_cuts
-            and len(new_cuts) == 1
-            and cuts == _placement_cuts_before(self.projected_cuts, n)
-        )
+        alone = not old_cuts and len(new_cuts) == 1 and cuts == _cuts_before(self.projected_cuts, n)
         return new_cuts[0] if alone and self.summed == (new_cuts[0][0],) else None
 
     def flat(self, x: Array) -> Array:
@@ -195,13 +191,9 @@ class Placement(NamedTuple):
         if is_piece:
             return x
         old_cuts, new_cuts = self._differing(cuts, self.projected_cuts)
-        x = _gathered_for_placement(
-            jnp.reshape(x, _piece_shape_of_placement(shape, cuts, self.cut)), old_cuts
-        )
+        x = _gathered(jnp.reshape(x, _piece_shape(shape, cuts, self.cut)), old_cuts)
         n = len(self.batch)
-        return _own_piece_of_placement(
-            jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), new_cuts
-        )
+        return _own_piece(jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), new_cuts)
 
     def as_product(self, x: Array) -> Array:
         """Return a piece of a projection as a piece of the product: undo `projection_piece`."""
@@ -209,8 +201,8 @@ class Placement(NamedTuple):
         if is_piece:
             return x
         old_cuts, new_cuts = self._differing(self.projected_cuts, cuts)
-        x, n = _gathered_for_placement(x, old_cuts), len(self.batch)
-        x = _own_piece_of_placement(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
+        x, n = _gathered(x, old_cuts), len(self.batch)
+        x = _own_piece(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
         sides = (self.rank, -1) if self.by_rows else (-1, self.rank)
         return jnp.reshape(x, (*x.shape[:n], *sides))
 
@@ -219,12 +211,12 @@ class Placement(NamedTuple):
         assert self.axes is not None
         batch = self.axes.batch
         cuts = tuple(c for c in self.cut.cuts if c[1] not in batch)
-        of_projector = _placement_cuts_after_batch(self.projector_cuts, len(batch))
+        of_projector = _cuts_after_batch(self.projector_cuts, len(batch))
         # A piece of the projected side has the rows of the projector that belong here.
         is_piece = len(cuts) == len(of_projector) and self._has_own_rows()
-        x = self.axes.to_stacks(x if is_piece else _gathered_for_placement(x, cuts))
+        x = self.axes.to_stacks(x if is_piece else _gathered(x, cuts))
         x = x[..., : self.rank] if self.by_rows else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
-        return x if is_piece else _own_piece_of_placement(x, of_projector)
+        return x if is_piece else _own_piece(x, of_projector)
 
 
 def projections(placements: Sequence[Placement], products: Sequence[Array]) -> list[Array]:
@@ -233,7 +225,7 @@ def projections(placements: Sequence[Placement], products: Sequence[Array]) -> l
     Products with a `scatter` are not summed yet, and share a reduce-scatter. It sends half the
     bytes of a sum that every device gets.
     """
-    at_once, cuts = _scattered_placements(placements)
+    at_once, cuts = _scattered(placements)
     flat = [placements[i].flat(products[i]) for i in at_once]
     pieces = dict(zip(at_once, _exchange_projections("scattered", flat, cuts), strict=True))
     return [
@@ -244,7 +236,7 @@ def projections(placements: Sequence[Placement], products: Sequence[Array]) -> l
 
 def as_products(placements: Sequence[Placement], steps: Sequence[Array]) -> list[Array]:
     """Return pieces of products, from steps that lie as projections do: undo `projections`."""
-    at_once, cuts = _scattered_placements(placements)
+    at_once, cuts = _scattered(placements)
     whole = dict(
         zip(
             at_once,
@@ -258,7 +250,7 @@ def as_products(placements: Sequence[Placement], steps: Sequence[Array]) -> list
     ]
 
 
-def _scattered_placements(
+def _scattered(
     placements: Sequence[Placement],
 ) -> tuple[list[int], list[tuple[str, int]]]:
     """Return the numbers of the placements with a `scatter`, and these."""
@@ -273,40 +265,34 @@ def _exchange_projections(
     return getattr(engine.exchange_now(), name)(xs, cuts) if xs else []
 
 
-def _placement_cuts_after_batch(cuts: Cuts, n: int) -> Cuts:
+def _cuts_after_batch(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] >= n)
 
 
-def _placement_cuts_before(cuts: Cuts, n: int) -> Cuts:
+def _cuts_before(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] < n)
 
 
-def _piece_shape_of_placement(
-    shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut
-) -> tuple[int, ...]:
+def _piece_shape(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:
     sizes, out = dict(cut.sizes), list(shape)
     for axis, dim in cuts:
         out[dim] //= sizes[axis]
     return tuple(out)
 
 
-def _own_piece_of_placement(x: Array, cuts: Cuts) -> Array:
+def _own_piece(x: Array, cuts: Cuts) -> Array:
     return engine.own_piece(x, engine.Cut(cuts))
 
 
-def _gathered_for_placement(x: Array, cuts: Cuts) -> Array:
+def _gathered(x: Array, cuts: Cuts) -> Array:
     return engine.exchange_now().gather(x, cuts) if cuts else x
 
 
 def zeros_of(placement: Placement, projector: bool, dtype: Any) -> Array:
     """Return this device's piece of a projector, or of a projection, of zeros."""
     if projector:
-        return _own_piece_of_placement(
-            jnp.zeros(placement.projector_shape, dtype), placement.projector_cuts
-        )
-    return _own_piece_of_placement(
-        jnp.zeros(placement.projected_shape, dtype), placement.projected_cuts
-    )
+        return _own_piece(jnp.zeros(placement.projector_shape, dtype), placement.projector_cuts)
+    return _own_piece(jnp.zeros(placement.projected_shape, dtype), placement.projected_cuts)
 
 
 def zeros_like_parameter(p: Any, placement: Placement, projector: bool, dtype: Any) -> Array:

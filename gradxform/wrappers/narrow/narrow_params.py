@@ -12,17 +12,8 @@ from gradxform.errors import name_of
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
 from gradxform.leaves.storage import Chance, Compensated, Master, NarrowForm, Remainder
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import Array, Key, Params, Slot, Updates
+from gradxform.types import Array, Key, Slot, Updates
 from gradxform.wrappers.narrow.assigned_params import NarrowParams
-
-__all__ = [
-    "kahan",
-    "master_weights",
-    "stochastic_rounding",
-    "KahanState",
-    "MasterWeightsState",
-    "StochasticRoundingState",
-]
 
 
 class MasterWeightsState(NamedTuple):
@@ -100,7 +91,7 @@ class master_weights(NarrowParams):
                 "with partition(...)."
             )
 
-    def init(self, params: Params) -> MasterWeightsState:
+    def init(self, params):
         """Return the inner state of the copies, and the copies."""
         return MasterWeightsState(*self._first_state(params))
 
@@ -150,7 +141,7 @@ class stochastic_rounding(NarrowParams):
     State = StochasticRoundingState
     form = Chance()
 
-    def init(self, params: Params) -> StochasticRoundingState:
+    def init(self, params):
         """Return the inner state, and the key."""
         inner_state, _ = self._first_state(params)
         seed = jax.random.bits(live_key(self.key), (), jnp.uint32)
@@ -182,8 +173,8 @@ class kahan(NarrowParams):
 
     Small steps add up in c until they move p. It takes as much memory as the parameters, half of
     what `master_weights` takes in 16 bits, and a step that is added is exact up to 1/512 of it in
-    bfloat16. A c that is larger than a rounding of p counts as 0: something else has moved p since,
-    as pruning does.
+    bfloat16. A c that would move p by itself counts as 0: something else has moved p since, as
+    pruning does.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
     complex and integer ones pass as they are. The updates are in float32; a later part of a chain
@@ -205,6 +196,6 @@ class kahan(NarrowParams):
     slot = "lost"
     form = Compensated()
 
-    def init(self, params: Params) -> KahanState:
+    def init(self, params):
         """Return the inner state, and zeros."""
         return KahanState(*self._first_state(params))

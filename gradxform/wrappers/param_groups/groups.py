@@ -42,11 +42,6 @@ from gradxform.wrappers.param_groups.param_group import is_one, param_group
 from gradxform.wrappers.parts import check_movable
 from gradxform.wrappers.select import masked
 
-__all__ = [
-    "param_groups",
-    "ParamGroupsState",
-]
-
 
 class Assigned(NamedTuple):
     """The index of the rule that has each parameter, by path; None for no rule."""
@@ -58,7 +53,7 @@ class Assigned(NamedTuple):
         return frozenset(path for path, i in self.rule_of.items() if i in indices)
 
 
-def _mask_of_group_paths(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
+def _mask_of_paths(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
     """Return a mask tree that selects the leaves at some paths."""
     return map_with_paths(lambda path, leaf: path in paths, tree)
 
@@ -100,6 +95,8 @@ class param_groups(Transform):
 
     Frozen parameters do not have slots. Only the touched rows of row-sparse updates decay.
     `describe(tx, params)` shows which parameters each group has.
+
+    Of its own kind: each group of leaves has a transform of its own, and all a common one.
 
     Args:
       inner: the optimizer of all parameters whose group does not have one.
@@ -193,7 +190,7 @@ class param_groups(Transform):
         has_holes = any(is_hole(leaf) for _, leaf in with_paths(tree))
         rule_of: dict[Path, int | None] = dict.fromkeys(paths)
         for i, rule in enumerate(self.rules):
-            selected, _ = masks.by_path(self, rule.which, tree, whole=has_params)
+            selected = masks.entries_of(self, rule.which, tree, whole=has_params).of_leaves
             matches = [path for path in paths if selected[path]]
             for path in matches:
                 earlier = rule_of[path]
@@ -224,13 +221,13 @@ class param_groups(Transform):
             (self.rules[i].title, self.rules[i].inner, assigned.of({i})) for i in sorted(separate)
         ]
         return [
-            (title, masked(tx, functools.partial(_mask_of_group_paths, paths=paths)))
+            (title, masked(tx, functools.partial(_mask_of_paths, paths=paths)))
             for title, tx, paths in optimizers
         ]
 
     # ----------------------------------------------------------------------------- the transform
 
-    def init(self, params: Params) -> ParamGroupsState:
+    def init(self, params):
         """Return the states of all optimizers, each for its own parameters."""
         common, *separate = self._optimizers(self.assigned(params, params))
         return ParamGroupsState(
@@ -258,16 +255,21 @@ class param_groups(Transform):
             for title in state.group_states
         ]
 
-    def moved(self, state: OptState, old: Params, new: Params) -> ParamGroupsState:
+    def params_inside(self, place: Path, params: Params) -> Params:
+        """Return the parameters of an optimizer."""
+        title = place[1] if place[0] == "group_states" else None
+        optimizers = self._optimizers(self.assigned(params, params))
+        (chosen,) = (tx for of, tx in optimizers if title == (None if of is None else str(of)))
+        return chosen.params_inside(place, params)
+
+    def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
         states = self._checked_states(state)
         for title, tx in self._optimizers(self.assigned(new, new)):
             states[title] = tell_moved(tx, states[title], old, new)
         return state._replace(inner_state=states.pop(None), group_states=states)
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ParamGroupsState]:
+    def update(self, updates, state, params=None, **extra):
         """Update every group with its optimizer, and multiply."""
         state = check_state(self, state, ParamGroupsState)
         states = self._checked_states(state)
@@ -337,19 +339,19 @@ class param_groups(Transform):
                 new[k] = u
         return jax.tree.unflatten(treedef, new)
 
-    def _factors(self, i: int | None, at: Callable[[Any], Any]) -> "_GroupFactors":
+    def _factors(self, i: int | None, at: Callable[[Any], Any]) -> "_Factors":
         """Return the multipliers of a group; `at` gives a schedule's value."""
         rule = None if i is None else self.rules[i]
         rate = 1.0 if rule is None else at(rule.learning_rate)
         # An optimizer of its own decays by itself.
         if self.weight_decay is None or (rule is not None and rule.inner is not None):
-            return _GroupFactors(rate, None)
+            return _Factors(rate, None)
         decay = 1.0 if rule is None else at(rule.weight_decay)
         scale = 1.0 if self.learning_rate is None else at(self.learning_rate) * rate
-        return _GroupFactors(rate, scalar(scale * at(self.weight_decay) * decay))
+        return _Factors(rate, scalar(scale * at(self.weight_decay) * decay))
 
 
-class _GroupFactors(NamedTuple):
+class _Factors(NamedTuple):
     """The multipliers of a group in a step."""
 
     rate: Any  # of the update

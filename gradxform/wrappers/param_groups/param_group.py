@@ -11,10 +11,6 @@ from gradxform.values import FrozenTree, Value, printed
 from gradxform.values.field_kinds import check_mask
 from gradxform.values.fields import value
 
-__all__ = [
-    "param_group",
-]
-
 # The name in tables of the parameters without a rule.
 OTHERS = "all others"
 

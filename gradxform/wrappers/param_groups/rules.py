@@ -52,7 +52,7 @@ class GroupRules(tuple[param_group, ...]):
         head = ("parameter", "shape", "kind", "learning rate")
         lines = [
             head,
-            *((x.path, str(x.shape), x.kind, _multiplier_in_rule_table(x)) for x in self.table),
+            *((x.path, str(x.shape), x.kind, _multiplier_in_table(x)) for x in self.table),
         ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = (
@@ -63,11 +63,11 @@ class GroupRules(tuple[param_group, ...]):
         return "\n".join([title, "-" * (sum(widths) + 2 * len(widths) - 2), *body])
 
 
-def _multiplier_in_rule_table(line: Multiplied) -> str:
+def _multiplier_in_table(line: Multiplied) -> str:
     return f"x {line.learning_rate:.4g}"
 
 
-def _shapes_for_group_rules(params: Params) -> dict[Path, tuple[int, ...]]:
+def _shapes(params: Params) -> dict[Path, tuple[int, ...]]:
     return {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
 
 
@@ -101,12 +101,16 @@ def layerwise_decay(
     embeddings: str | None = INPUTS,
     *,
     stacks: Sequence[str] | None = None,
+    head: bool | None = None,
 ) -> GroupRules:
     """Return rules for rates that decay from the head down to the embeddings.
 
     With L layers, numbered i = 0, ..., L - 1 from the input, the learning rates are multiplied by
 
         decay^(L - i) in layer i, decay^(L + 1) in the embeddings, 1 in all else, such as the head
+
+    Of a model without a head, whose parameters are all in layers and embeddings, the last layer has
+    the full rate: decay^(L - 1 - i) in layer i, and decay^L in the embeddings.
 
     For fine-tuning with `param_groups(adamw(...), layerwise_decay(params, 0.75))`. Parameters
     stacked over the layers, as by `nn.scan`, have one rate for all of them.
@@ -128,8 +132,12 @@ def layerwise_decay(
         `pos_emb`, tokens such as `cls_token`, `cls` of Flax, `wte`, `stem`. None: there are none.
       stacks: regular expressions for stacks of layers, in order from the input, searched in the
         paths of layers. Defaults to one stack. Keyword-only.
+      head: whether the model has a head above the last layer, also where its parameters are not
+        among these. Defaults to whether there is a parameter outside of layers and embeddings.
+        Keyword-only.
 
     Raises:
+      TypeError: if `head` is not a boolean or None.
       ValueError: if `decay` is out of range; if an expression is not one, lacks its group, or
         matches no parameter; if layers are numbered in several places of one stack, or a layer is
         not in exactly one of `stacks`.
@@ -144,7 +152,7 @@ def layerwise_decay(
             "layerwise_decay: layers must have one group, the number of the layer, as in "
             f"'layers_(\\d+)'; got {layers!r} with {in_layers.groups}."
         )
-    shapes = _shapes_for_group_rules(params)
+    shapes = _shapes(params)
     names = {path: "/".join(path) for path in shapes}
     hits = {path: hit for path in names if (hit := in_layers.search(names[path])) is not None}
     _require_layerwise_match("layers", layers, hits, names)
@@ -158,7 +166,11 @@ def layerwise_decay(
         below = {p for p in names if p not in number_of and is_embedding.search(names[p])}
         if embeddings != INPUTS:  # a model may lack what the default looks for
             _require_layerwise_match("embeddings", embeddings, below, names)
-    count = max(number_of.values()) + 1
+    if head is not None and not isinstance(head, bool):
+        raise TypeError(must_be("layerwise_decay", "head", "True, False or None", head))
+    if head is None:
+        head = any(path not in number_of and path not in below for path in names)
+    count = max(number_of.values()) + head
     table = []
     for path, name in names.items():
         if path in number_of:
@@ -280,7 +292,7 @@ def mup(
     if inputs is not None and not isinstance(inputs, Mask):
         raise TypeError(must_be("mup", "inputs", "a mask such as path_matches('bias$')", inputs))
     check_patterns("mup", inputs, params)
-    old, new = _shapes_for_group_rules(base_params), _shapes_for_group_rules(params)
+    old, new = _shapes(base_params), _shapes(params)
     for path in [*old, *new]:
         if path not in old or path not in new:
             lacks = "base_params" if path not in old else "params"

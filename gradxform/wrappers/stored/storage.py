@@ -9,18 +9,21 @@ import jax.numpy as jnp
 
 from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
-from gradxform.leaves import shape_of
-from gradxform.leaves.storage import CODES, Blocks, Crossed, Rounded, StoredArray, code_named
+from gradxform.leaves import path_str, shape_of
+from gradxform.leaves.storage import (
+    CODES,
+    Blocks,
+    Crossed,
+    Rounded,
+    StoredArray,
+    block_between_cuts,
+    code_named,
+)
 from gradxform.numerics.overflow import cast_finite
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree
+from gradxform.types import Choice, DType, Key, NonNegativeSize, Size, StaticTree
 from gradxform.wrappers.parts import at_least
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
-
-__all__ = [
-    "quantize_state",
-    "state_dtype",
-]
 
 
 @transform
@@ -31,7 +34,7 @@ class quantize_state(StorageWrapper):
     n entries takes n bytes and 4 more for each block (Adam: 2.03 bytes a parameter instead of 8).
     The scale of a block is its largest magnitude; blocks lie along the last axis. Arrays with fewer
     than `min_size` entries, integers, complex numbers and copies of the parameters, such as the
-    starting point of `madgrad`, keep their dtype.
+    starting points of `madgrad` and `prodigy`, keep their dtype.
 
     The codes of a block, from its largest entry down:
 
@@ -47,9 +50,12 @@ class quantize_state(StorageWrapper):
     no entry but 0 becomes 0: a rule divides by its root.
 
     Args:
-      inner: a transform whose rules look no further than a row.
+      inner: the transform. Its rules load what they get: those for arrays, rows and entries, for
+        matrices, and for the whole tree. Slots of matrices that are not like the parameters, such
+        as the factors and bases of Shampoo and SOAP, stay wide: few bits would spoil their roots.
       bits: 8 or 4.
-      block: the entries that share a scale, a power of two from 2.
+      block: the entries that share a scale, a power of two from 2. Where devices divide an array
+        along explicit axes, a block ends at the cut: it has as many entries as divide a device's.
       code: one of the codes above.
       min_size: smaller arrays are not changed, at least 0.
       which: what to change: the name of a slot, such as `"mu"`, several names, or a mask of
@@ -57,8 +63,9 @@ class quantize_state(StorageWrapper):
 
     Raises:
       TypeError: if `inner` holds a transform of another library; at `init`, if a slot belongs to a
-        rule that looks at whole arrays, and `which` does not leave it out.
-      ValueError: if `which` names a slot that does not exist.
+        transform that computes with it itself, and `which` does not leave it out.
+      ValueError: if `which` names a slot that does not exist; at `init`, if only blocks of fewer
+        than 8 entries would end where devices divide an array.
 
     Reference: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022, Section 2.
     """
@@ -67,7 +74,7 @@ class quantize_state(StorageWrapper):
     bits: Size = 8
     block: Size = 256
     code: Choice = "float"
-    min_size: NonNegativeInt = 4096
+    min_size: NonNegativeSize = 4096
     which: StaticTree = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -96,7 +103,23 @@ class quantize_state(StorageWrapper):
     def stored(self, x: Any, slot: StateSlot) -> StoredArray:
         """Return the array in blocks."""
         code = code_named(self.code, self.bits, slot.is_signed)
-        return (Crossed if self.code == "rank1" else Blocks).of(x, code, self.block)
+        block = self._block(x, -1, slot)
+        if self.code != "rank1" or x.ndim < 2:
+            return Blocks.of(x, code, block)
+        return Crossed.of(x, code, block, self._block(x, -2, slot))
+
+    def _block(self, x: Any, dim: int, slot: StateSlot) -> int:
+        """Return the entries of a block along a dimension."""
+        even = self.bits == 4 and dim == -1
+        block = block_between_cuts(x, self.block, dim, even)
+        if block is None:
+            raise ValueError(
+                f"{name_of(self)}: the slot {slot.name} of {path_str(slot.path)}, of shape "
+                f"{x.shape}, is cut as {jax.typeof(x).sharding.spec}, where no {'even ' * even}"
+                f"number from {min(8, self.block)} to {self.block} divides what a device has of "
+                "an axis. Cut another axis, or leave the slot out by which."
+            )
+        return block
 
 
 @transform
@@ -114,7 +137,7 @@ class state_dtype(StorageWrapper):
     gradients below 1e-3: prefer bfloat16, or leave second moments out by `which`.
 
     Args:
-      inner: a transform whose rules look no further than a row.
+      inner: the transform, as for `quantize_state`.
       dtype: the dtype of the slots. Slots of integers and of complex numbers keep theirs.
       stochastic: whether to round by chance, for bfloat16. Keyword-only.
       key: the seed of the chance: an integer or a PRNG key; required with `stochastic`.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, GradientTransformation, call_update
+from gradxform.base import LOCALITIES, ArrayRule, GradientTransformation, call_update
 from gradxform.base.methods import changing_states
 from gradxform.engine import reach_of
 from gradxform.errors import did_you_mean, name_of, shown
@@ -16,6 +16,7 @@ from gradxform.leaves import (
     Path,
     dtype_of,
     flatten_with_names,
+    has_rows,
     is_hole,
     like_params,
     masks,
@@ -29,26 +30,29 @@ from gradxform.leaves.storage import (
     Crossed,
     Factored,
     Rounded,
+    as_seen,
     fetched,
     is_away,
     is_stored,
     on_host,
     with_parts,
 )
-from gradxform.types import OptState, Params, PyTree, Updates
+from gradxform.transforms.matrices.rule import MatrixRule
+from gradxform.types import OptState, Params, PyTree
 from gradxform.values import FrozenTree
 from gradxform.values.field_kinds import check_mask
+from gradxform.wrappers.one_pass import call_update_params, is_one_run
 from gradxform.wrappers.parts import OF_FUNCTIONS, StatelessWrapper, all_parts
 
 _PARTS = {frozenset(kind.part_names) for kind in (Blocks, Crossed, Factored, Rounded)}
 
 
-def _is_stored_parts(x: Any) -> bool:
+def _is_parts(x: Any) -> bool:
     return isinstance(x, Mapping) and frozenset(x) in _PARTS
 
 
-def _is_stored_node(x: Any) -> bool:
-    return is_stored(x) or _is_stored_parts(x)
+def _is_node(x: Any) -> bool:
+    return is_stored(x) or _is_parts(x)
 
 
 class StateSlot(NamedTuple):
@@ -63,10 +67,12 @@ class StateSlot(NamedTuple):
 class StorageWrapper(StatelessWrapper):
     """Base of wrappers that change in which form `init` returns the slots."""
 
-    reaches: ClassVar[tuple[str, ...]] = ("entry", "row")  # of the rules whose slots qualify
+    reaches: ClassVar[tuple[str, ...]] = LOCALITIES  # of the rules whose slots qualify
+    rules: ClassVar[tuple[type, ...]] = (ArrayRule, MatrixRule)  # that load what they get
     where: ClassVar[str] = "in another form"
     chooser: ClassVar[str] = "which"  # the field that chooses slots
     rounds: ClassVar[bool] = True  # whether an array is another one in its new form
+    only_stores = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +99,7 @@ class StorageWrapper(StatelessWrapper):
         is_names = isinstance(names, tuple | list) and all(isinstance(x, str) for x in names)
         return tuple(names) if names and is_names else None
 
-    def init(self, params: Params) -> OptState:
+    def init(self, params):
         """Return the inner state, with its slots in another form."""
         is_chosen = self._slot_filter(params)
         shapes = {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
@@ -132,8 +138,8 @@ class StorageWrapper(StatelessWrapper):
             return lambda slot: slot.name in names
         if self._choice is None:
             return lambda slot: True
-        leaves, branches = masks.by_path(self, self._choice, params)
-        chosen = {**branches, **leaves}
+        entries = masks.entries_of(self, self._choice, params)
+        chosen = {**entries.of_branches, **entries.of_leaves}
 
         def by_mask(slot: StateSlot) -> bool:
             # An entry of the mask may stand for a whole branch: the nearest above the slot holds.
@@ -163,7 +169,8 @@ class StorageWrapper(StatelessWrapper):
 
     def _is_copy(self, owner: Any, slot: StateSlot) -> bool:
         """Whether a slot is a copy of the parameters, which rounding would move."""
-        if not self.rounds or slot.name not in getattr(owner, "follows", ()):
+        copies = *getattr(owner, "follows", ()), *getattr(owner, "copies", ())
+        if not self.rounds or slot.name not in copies:
             return False
         if slot.name in (self.names() or ()):
             raise ValueError(
@@ -177,16 +184,17 @@ class StorageWrapper(StatelessWrapper):
         return not is_stored(x) and jnp.issubdtype(dtype_of(x), jnp.floating)
 
     def _check_owner(self, owner: Any, slot: StateSlot) -> None:
-        """Require a rule for arrays that looks no further than `reaches`."""
+        """Require a rule that looks no further than `reaches`."""
         which = f"the slot {slot.name} of {path_str(slot.path)}"
         remedy = "Leave it out: name the slots to store in which=(...)."
-        if not isinstance(owner, ArrayRule):
+        if not isinstance(owner, self.rules):
             raise TypeError(
                 f"{name_of(self)}: {name_of(owner)} computes with {which} itself, so it cannot be "
                 f"stored {self.where}. {remedy}"
             )
-        if reach_of(owner) not in self.reaches:
-            extent = "the whole tree" if reach_of(owner) == "tree" else "whole arrays"
+        reach = reach_of(owner) if isinstance(owner, ArrayRule) else owner.locality
+        if reach not in self.reaches:
+            extent = "the whole tree" if reach == "tree" else "whole arrays"
             raise TypeError(
                 f"{name_of(self)}: {name_of(owner)} looks at {extent}, so {which} cannot be "
                 f"stored {self.where}. {remedy}"
@@ -196,26 +204,36 @@ class StorageWrapper(StatelessWrapper):
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return an array in the form in which the state keeps it."""
 
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
+    def update(self, updates, state, params=None, **extra):
         """Run the inner transform, which loads the slots that it needs and stores them again."""
-        if "flax.nnx" in sys.modules:  # else nothing has taken stored arrays apart
-            state = self._with_stored_arrays(
-                state, like_params(updates) if params is None else params
-            )
+        state = self.with_stored_arrays(state, updates if params is None else params)
         return call_update(self.inner, updates, state, params, extra)
 
-    def _with_stored_arrays(self, state: OptState, params: Params) -> OptState:
+    @property
+    def is_one_run(self) -> bool:
+        """Whether the inner transform is."""
+        return is_one_run(self.inner)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after an update by the inner transform."""
+        state = self.with_stored_arrays(state, params)
+        return call_update_params(self.inner, updates, state, params, extra)
+
+    def with_stored_arrays(self, state: OptState, like: PyTree) -> OptState:
         """Return a state with stored arrays where `nnx.Optimizer` has left mappings of their parts.
 
         It writes the state of every step back array by array, and only keeps nodes of its own.
+        `like` has the parameters' shapes: those, or the updates.
         """
-        named, treedef = flatten_with_names(state, _is_stored_node)
-        if not any(_is_stored_parts(x) for _, x in named):
+        if "flax.nnx" not in sys.modules:
+            return state  # nothing has taken stored arrays apart
+        named, treedef = flatten_with_names(state, _is_node)
+        if not any(_is_parts(x) for _, x in named):
             return state
+        params = jax.tree.map(as_seen, like, is_leaf=is_stored)
+        params = like_params(params) if has_rows(params) else params
         forms = dict(with_paths(jax.eval_shape(self.init, params), is_stored))
         return treedef.unflatten(
-            with_parts(forms[path], x) if _is_stored_parts(x) and is_stored(forms.get(path)) else x
+            with_parts(forms[path], x) if _is_parts(x) and is_stored(forms.get(path)) else x
             for path, x in named
         )

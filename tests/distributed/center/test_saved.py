@@ -2,7 +2,6 @@
 
 import collections
 import io
-import pathlib
 import pickle
 import traceback
 
@@ -19,8 +18,6 @@ from tests.trees import assert_identical
 
 pytestmark = pytest.mark.numeric
 
-
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "center"
 METHODS = {
     "elastic": gc.elastic(0.25),
     "agn": gc.agn(gx.adam(0.5)),
@@ -57,28 +54,6 @@ def test_a_run_that_was_saved_in_the_middle_goes_on_bit_for_bit(tmp_path, method
     assert_identical(found, wanted)
     assert counts == wanted_counts
     assert [p.name for p in tmp_path.iterdir()] == ["center.npz"]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_file_of_the_first_name_of_the_format_is_read(name):
-    """The files were written by the module that was called `gradxform.distributed.host`."""
-    params = {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3, jnp.bfloat16)}}
-    params["scale"] = jnp.ones(())
-    method = METHODS[name]
-    step = {"local_step": 0} if method.counts_staleness else {}
-    made = gc.Center(params, method)
-    for i, (who, number) in enumerate([(1, 1), (2, 1), (1, 2), (2, 2)]):
-        ask(made, method.operation, who, number, full(1.0 + i, params), **step)
-    found = gc.Center(full(9.0, params), method).load(GOLDEN / f"{name}.npz")
-    (arrays, counts), (wanted, wanted_counts) = held(found), held(made)
-    assert counts == wanted_counts and counts[0] + counts[1] == 4
-    for x, y in zip(jax.tree.leaves(arrays), jax.tree.leaves(wanted), strict=True):
-        assert x.dtype == y.dtype != jnp.bfloat16
-        np.testing.assert_allclose(x, y, rtol=1e-5)  # another processor wrote the file
-    before = found.params
-    answer, _ = ask(found, method.operation, 2, 2, full(4.0, params), **step)
-    assert answer["applied"] == (name != "drop_stale") and found.metrics()["repeated"] == 1
-    assert_identical(found.params, before)
 
 
 def test_every_dtype_is_stored(tmp_path):

@@ -15,6 +15,7 @@ import gradxform.distributed as gd
 from benchmarks.sections import matrix
 from gradxform import engine
 from gradxform.base import transform
+from gradxform.engine import matrices
 from gradxform.testing import hlo
 from gradxform.transforms.matrices.rule import MatrixRule
 from gradxform.types import MatrixSlot, StaticTree
@@ -329,9 +330,14 @@ REMEMBERING = {
 }
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
-def test_other_rules_have_the_numbers_of_one_device(name):
-    """Stacks that are cut along their batch, matrices that are cut, and those of all devices."""
+@pytest.mark.parametrize(
+    "name, at_once", [*((name, None) for name in REMEMBERING), ("soap", 2), ("kron", 2)]
+)
+def test_other_rules_have_the_numbers_of_one_device(name, at_once, monkeypatch):
+    """Stacks that are cut along their batch, matrices that are cut, and those of all devices.
+
+    In batches of two, too, which are renewed by their numbers among the matrices of all devices.
+    """
     shapes = {"stack": (6, 4, 6), "up": (4, 6), "down": (6, 4), "whole": (4, 6)}
     places = {"stack": P("x"), "up": P("x"), "down": P(None, "x"), "whole": P()}
     params, grads = arrays(shapes), arrays(shapes, 1)
@@ -346,9 +352,11 @@ def test_other_rules_have_the_numbers_of_one_device(name):
             out.append(updates)
         return out
 
-    for ours, theirs in zip(
-        steps(gd.shard_matrices(tx, "x", places, mesh)), steps(tx), strict=True
-    ):
+    expected = steps(tx)
+    if at_once:
+        monkeypatch.setattr(matrices, "ON_CPU", at_once * 24)
+    got = steps(gd.shard_matrices(tx, "x", places, mesh))
+    for ours, theirs in zip(got, expected, strict=True):
         assert_close(ours, theirs, 1e-4)
 
 

@@ -18,7 +18,9 @@ def test_the_table_has_every_rule():
     kinds = {x for name in dir(gx) if isinstance(x := getattr(gx, name), type)}
     rules = {kind for kind in kinds if issubclass(kind, MatrixRule)} - {MatrixRule}
     parts = [part for make in sharded.optimizers().values() for part in all_parts(make())]
-    assert len(rules) > 8 and rules <= {type(part) for part in parts}
+    shown = tuple({type(part) for part in parts})
+    # A rule that inherits from one that is shown exchanges the same.
+    assert len(rules) > 8 and all(issubclass(rule, shown) for rule in rules)
 
 
 def test_the_page_says_what_was_compiled():
@@ -27,7 +29,12 @@ def test_the_page_says_what_was_compiled():
     assert page == shown.replace(sharded.versions_shown(), "")
 
 
-@pytest.mark.parametrize("key", ROWS, ids=": ".join)
+# What the compiler chooses is written anew with what a rule sends by its plan, which changes with
+# the rule: one rule shows that those rows are compiled steps too.
+BY_PLAN = [key for key, row in ROWS.items() if not row.by_compiler]
+
+
+@pytest.mark.parametrize("key", [*BY_PLAN, ("adago", sharded.ALONE)], ids=": ".join)
 def test_a_step_sends_and_holds_what_the_table_shows(key):
     found, shown = ROWS[key].figures(), SHOWN[key]
     if sharded.versions_shown() == sharded.versions():

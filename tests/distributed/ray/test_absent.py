@@ -13,7 +13,7 @@ import pytest
 import gradxform as gx
 from gradxform.distributed import center as gc, ray as gr
 from gradxform.distributed.center.layout import divide_leaves, layout_of
-from gradxform.distributed.ray import shard as shard_module
+from gradxform.distributed.ray import center as center_module, shard as shard_module
 from tests.environment import limit
 
 PARAMS = {"w": jnp.ones((4, 3)), "b": jnp.zeros(3), "c": jnp.zeros(())}
@@ -245,7 +245,7 @@ def parts(of, params=PARAMS):
 @pytest.fixture
 def start(monkeypatch, told):
     def start(of, resume=False, restarted=False):
-        monkeypatch.setattr(shard_module, "_is_ray_shard_restarted", lambda: restarted)
+        monkeypatch.setattr(shard_module, "_is_restarted", lambda: restarted)
         shard = shard_module.Shard(of)
         return shard, shard.start(parts(of), resume)[1]
 
@@ -348,7 +348,8 @@ class Local:
 def in_shards(monkeypatch):
     """Return a center of two shards in this process, its shards, and a worker."""
     monkeypatch.setattr(
-        "gradxform.distributed.ray.center.ask_actors",
+        center_module,
+        "ask_actors",
         lambda part, name, calls, timeout: [c() for c in calls],
     )
 

@@ -1,6 +1,7 @@
 """Centers and workers on a cluster of Ray, which runs on this machine alone."""
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -208,7 +209,8 @@ def test_workers_of_another_kind_or_tree_are_refused(ray, pushed, monkeypatch):
     refused(gc.RefusedError, "takes no local_step", lambda: worker.push(PARAMS, 1))
     refused(ValueError, "save needs a path", pushed.save)
     for module in ("center.worker", "ray.center"):
-        monkeypatch.setattr(f"gradxform.distributed.{module}.__version__", "0.0.1")
+        importlib.import_module(f"gradxform.distributed.{module}")
+        monkeypatch.setattr(sys.modules[f"gradxform.distributed.{module}"], "__version__", "0.0.1")
     words = "install the same version on both"
     refused(gc.RefusedError, words, lambda: gr.RayWorker("pushed"))
     refused(gc.RefusedError, words, lambda: worker.pull())

@@ -16,7 +16,9 @@ from tests.distributed.modes import MODES, replicas, step_of
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
 N = 4
-MODULES = [importlib.import_module(f"gradxform.distributed.{k}") for k in ("exchange", "outer")]
+MODULES = [
+    importlib.import_module(f"gradxform.distributed.averaging.{k}") for k in ("exchange", "outer")
+]
 PARAMS = {"w": np.linspace(-1.0, 1.0, 6, dtype=np.float32)}
 WRAPPERS = {
     "model_average": gd.model_average(gx.adam(0.1), "replica", period=3),

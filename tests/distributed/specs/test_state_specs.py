@@ -395,6 +395,7 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
         IN_MEANS,
         GALORE,
         gx.galore(0.1, 2, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1)),
+        gx.apollo(0.1, 2),
         gx.scale_by_factored_rms(min_dim_size_to_factor=4),
         gx.chain(
             gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)

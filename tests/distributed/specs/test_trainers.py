@@ -11,6 +11,7 @@ import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -21,7 +22,7 @@ import gradxform as gx
 from gradxform.distributed import state_sharding, state_specs
 from gradxform.leaves import flatten_with_names
 
-pytestmark = pytest.mark.usefixtures("eight_devices")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
 LENGTHS = {
     "embed": 32,
@@ -478,3 +479,116 @@ def test_the_metadata_of_flax(kind, name):
         assert ends(found, "nu", *w) == () and ends(found, "mu", *w) == (data, model)
     if name == "sm3":
         assert ends(found, "mu", *w) == () and ends(found, "nu", *w) == (data, model)
+
+
+BOXED = {
+    "adafactor": lambda: gx.adafactor(0.01, min_dim_size_to_factor=8),
+    "soap": lambda: gx.soap(0.01),
+    "came": lambda: gx.came(0.01),
+    "8 bits": lambda: gx.quantize_state(gx.adam(0.01)),
+}
+
+
+def check_trained(name, got, expected):
+    """Require parameters to be equal, or equally far from 0 after SOAP.
+
+    There are fewer examples than columns: which basis eigenvectors of 0 have is left to roundings.
+    """
+    for a, b in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
+        if name == "soap":
+            a, b = (np.linalg.norm(x) for x in (a, b))
+            np.testing.assert_allclose(a, b, rtol=0.2)
+        else:
+            np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
+
+
+def sharded_as(x, spec):
+    return x.sharding.is_equivalent_to(NamedSharding(x.sharding.mesh, spec), x.ndim)
+
+
+def trained_linen(tx, mesh, boxed):
+    """Train as Flax's guides do: the state lies as its boxes say."""
+    x = jax.random.normal(jax.random.key(1), (8, 16))
+    model = Linen()
+    params = model.init(jax.random.key(0), x)["params"]
+    params = params if boxed else nn.unbox(params)
+
+    def init(params):
+        return params, tx.init(params)
+
+    @jax.jit
+    def step(params, state):
+        grads = jax.grad(lambda p: jnp.mean((model.apply({"params": p}, x) - 1.0) ** 2))(params)
+        return gx.apply_gradients(tx, grads, state, params)
+
+    if boxed:
+        specs = nn.get_partition_spec(jax.eval_shape(init, params))
+        places = jax.tree.map(
+            lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda s: isinstance(s, P)
+        )
+        params, state = jax.jit(init, out_shardings=places)(params)
+    else:
+        params, state = init(params)
+    first = state
+    for _ in range(3):
+        params, state = step(params, state)
+    assert jax.tree.structure(state) == jax.tree.structure(first)
+    return nn.unbox(params), first
+
+
+@pytest.mark.parametrize("name", BOXED)
+def test_linen_trains_boxed_parameters_over_eight_devices(name):
+    tx, mesh = BOXED[name](), mesh_of(data=2, model=4)
+    expected, _ = trained_linen(tx, mesh, boxed=False)
+    got, state = trained_linen(tx, mesh, boxed=True)
+    check_trained(name, got, expected)
+    if name == "adafactor":
+        (row,) = (s.v_row for s in jax.tree.leaves(state, is_leaf=has_rows) if has_rows(s))
+        assert row["w"].names in (("data",), ("model",))
+        assert sharded_as(row["w"].value, P(*row["w"].names))
+
+
+def has_rows(x):
+    return hasattr(x, "v_row")
+
+
+def trained_nnx(tx, names):
+    init = nnx.initializers.normal()
+    if names:
+        init = nnx.with_partitioning(init, names)
+    model = nnx.Linear(16, 16, kernel_init=init, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    first = nnx.to_flat_state(nnx.state(optimizer, nnx.OptState))
+    x = jax.random.normal(jax.random.key(1), (8, 16))
+
+    @nnx.jit
+    def step(model, optimizer):
+        grads = nnx.grad(lambda m: jnp.mean((m(x) - 1.0) ** 2))(model)
+        optimizer.update(model, grads)
+
+    for _ in range(3):
+        step(model, optimizer)
+    return model, first
+
+
+@pytest.mark.parametrize("name", BOXED)
+def test_nnx_trains_named_variables_over_eight_devices(name):
+    tx, mesh = BOXED[name](), mesh_of(data=2, model=4)
+    expected, _ = trained_nnx(tx, None)
+    with jax.set_mesh(mesh):
+        got, slots = trained_nnx(tx, ("data", "model"))
+    check_trained(name, *(nnx.to_pure_dict(nnx.state(m)) for m in (got, expected)))
+    named = [(slot.get_metadata().get("out_sharding"), slot.get_value()) for _, slot in slots]
+    named = [(names, x) for names, value in named if names for x in jax.tree.leaves(value)]
+    assert named and all(len(names) <= x.ndim and sharded_as(x, P(*names)) for names, x in named)
+
+
+def test_the_sharding_of_an_optimizer_has_the_dimensions_of_the_slot():
+    """Variables may say how their slots are to lie: `optimizer_sharding`."""
+    mesh = mesh_of(data=2, model=4)
+    with jax.set_mesh(mesh):
+        kernel = nnx.Param(jnp.ones((16, 8)), optimizer_sharding=("data", "model"))
+        state = gx.scale_by_factored_rms(min_dim_size_to_factor=4).init({"w": kernel})
+    row, whole = state.v_row["w"], gx.trace(0.9).init({"w": kernel}).trace["w"]
+    assert row.get_metadata()["optimizer_sharding"] == ("model",) and row.shape == (8,)
+    assert whole.get_metadata()["optimizer_sharding"] == ("data", "model")

@@ -29,6 +29,11 @@ SHAPES = {
     "w": (16, 24), "same": (16, 24), "tall": (24, 16), "conv": (3, 8, 4), "stack": (8, 4, 6),
     "b": (24,), "odd": (5, 3), "scale": (), "empty": (0, 8),
 }  # fmt: skip
+MATRIX = gx.GaLoreDimensionNumbers()
+SIDES = {k: MATRIX if len(s) == 2 and all(s) else None for k, s in SHAPES.items()}
+SIDES |= {  # sides of two dimensions, of which any may be cut
+    "conv": gx.GaLoreDimensionNumbers((0, 1), 2), "stack": gx.GaLoreDimensionNumbers(2, (1, 0)),
+}  # fmt: skip
 INNER = {
     "shampoo": gx.shampoo(0.1, max_matrix_size=16),
     "averaging shampoo": gx.shampoo(
@@ -47,6 +52,13 @@ INNER = {
     "galore of stacks": gx.galore(
         0.1, 4, 2, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1)
     ),
+    "apollo": gx.apollo(0.1, 4, 2, growth=1.2),
+    "apollo of stacks": gx.apollo(
+        0.1, 3, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1), granularity="tensor"
+    ),
+    "apollo of low rank": gx.chain(
+        gx.scale_by_apollo(4, weight_dimension_numbers=SIDES, low_rank=True), gx.sgd(0.1)
+    ),
     "factor_state": gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4),
     "factored in 8 bits": gx.factor_state(
         gx.quantize_state(gx.chain(gx.clip_by_global_norm(1.0), gx.adam(0.1)), 8, which="mu"),
@@ -61,6 +73,8 @@ def close(ours, theirs, tolerance=1e-4):
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         scale = np.max(np.abs(b), initial=1e-6)
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
@@ -177,6 +191,8 @@ EXCHANGES = {
     "ggt": (gx.ggt(0.1, window=4), {"all-reduce": 2}),
     # No sum is whole on every device; the all-to-alls are in the branch that renews.
     "galore": (gx.galore(0.1, 16), {"all-reduce": 0, "all-to-all": 2 * 3}),
+    # Of all matrices together: projections, scales of channels, and twice their norms.
+    "apollo": (gx.apollo(0.1, 16), {"all-reduce": 4, "all-to-all": 0}),
     # The mean of the means, and the means.
     "factor_state": (gx.factor_state(gx.adam(0.1), "nu", 2), {"all-reduce": 2}),
 }

@@ -19,6 +19,7 @@ from gradxform.distributed.shares.reach import sees_pieces
 from gradxform.testing.promise import settings
 from tests.catalogue import CASES
 from tests.distributed.zero.test_zero import divided, local_grads, mesh_of, start
+from tests.telling import with_new_parts
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -57,13 +58,6 @@ REFUSED = {
     ),
     "add_truncated_noise": ("add_truncated_noise",),
     "hutchinson_estimator_diag_hessian": ("hutchinson_estimator_diag_hessian",),
-    "scale_by_apollo": (
-        "scale_by_apollo",
-        "scale_by_apollo/tensors of stacks",
-        "scale_by_apollo/low rank",
-        "apollo",
-        "apollo_mini",
-    ),
     "scale_by_adahessian": ("scale_by_adahessian", "scale_by_adahessian/rarely", "adahessian"),
     "estimate_diagonal": ("estimate_diagonal",),
     "scale_by_curvature_diagonal": (
@@ -124,7 +118,8 @@ OF_PIECES = {
 NAMES = {row for rows in REFUSED.values() for row in rows}
 RUNNING = [name for name in CASES if name not in NAMES]
 FAR = [name for name in RUNNING if sees_pieces(CASES[name].tx) and name not in OF_PIECES]
-FAR += ["clip_by_raw_norm", "zero_above_raw_norm", "raw_gradient_norms/tag", "mechanize"]
+# Parts that ask for sums over whole arrays.
+SUMMED = ["clip_by_raw_norm", "zero_above_raw_norm", "raw_gradient_norms/tag", "mechanize"]
 
 
 @pytest.mark.parametrize("part", REFUSED)
@@ -173,7 +168,7 @@ def check_on_two_devices(case):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("name", [*with_new_parts({name: CASES[name] for name in FAR}), *SUMMED])
 def test_a_row_that_looks_far_has_the_numbers_of_the_undivided(name):
     with settings(CASES[name]):
         check_on_two_devices(CASES[name])

@@ -1,0 +1,196 @@
+"""What people who come from other libraries call things, and what these are called here."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from gradxform.errors import did_you_mean
+
+# Names of parts and functions, without case and underscores, and where they lead. The words of
+# PyTorch, Keras, TensorFlow, Optax, DeepSpeed, Lightning and bitsandbytes.
+_PARTS = {
+    "accumulategradbatches accumulategradients accumulategradient gradientaccumulation"
+    " gradaccumulation gradientaccumulationsteps gradientaccumulator": "MultiSteps accumulate",
+    "agc adaptivegradientclipping": "adaptive_grad_clip",
+    "allreduce ddp distributeddataparallel dataparallel distributedoptimizer horovod"
+    " distributedstrategy mirroredstrategy pmean": "distributed.Replicas distributed.tower",
+    "autocast mixedprecision amp fp16 bf16": "master_weights loss_scale",
+    "averagedmodel ema modelema emamodel emaparams emaweights exponentialmovingaverage"
+    " paramsema polyakaveraging polyakaverage weightaverage weightaveraging"
+    " averageparams": "moving_average",
+    "backward gradienttape": "compute_gradients",
+    "clipgradnorm clipgradientnorm clipgradsnorm clipgradients clipgrads gradientclipping gradclip"
+    " gradientclippingbynorm maxgradnorm globalclipnorm clipbynorm": "clip_by_global_norm",
+    "clipgradvalue clipvalue clipbyvalue": "clip",
+    "constantlr": "constant_schedule",
+    "cosineannealing cosineannealinglr cosinedecay cosineschedule"
+    " cosinelr": "cosine_decay_schedule",
+    "cosineannealingwarmrestarts cosinewarmrestarts": "sgdr_schedule cosine_decay_restarts",
+    "cosinewarmup getcosineschedulewithwarmup linearwarmupcosineannealinglr warmupcosine"
+    " warmupcosineschedule cosineschedulewithwarmup": "warmup_cosine_decay_schedule",
+    "cpuadam cpuoffload deepspeedcpuadam offload offloadoptimizer": "offload_state",
+    "cycliclr": "cyclic_schedule",
+    "dynamiclossscale dynamiclossscaling gradscaler lossscaler lossscaling scaleloss": "loss_scale",
+    "exponentiallr exponentialschedule": "exponential_decay",
+    "freezelayers freezelayer freezeparams freezeparameters freezeweights requiresgrad"
+    " setrequiresgrad trainable nontrainable zerogradsfor": "freeze",
+    "fsdp fullysharded fullyshardeddataparallel zero zero1 zero2 zero3 zerooptimizer"
+    " zeroredundancyoptimizer shardedoptimizer shardstate": (
+        "distributed.zero1 distributed.state_sharding"
+    ),
+    "fusedadam fusedadamw": "adamw",
+    "getlr getlastlr getlearningrate lr currentlr learningrate lastlr": "current_learning_rate",
+    "getlinearschedulewithwarmup linearwarmup warmuplinear linearschedulewithwarmup warmup"
+    " warmupschedule": "warmup_constant_schedule join_schedules",
+    "gradientcentralization centralizegradient centralizegradients": "centralize",
+    "gradientnoise addgradientnoise": "add_noise",
+    "gradnorm": "global_norm",
+    "hessianfree": "newton_cg",
+    "hyperparams hyperparameters sethyperparams setlr setlearningrate setlrs": "inject_hyperparams",
+    "isfinite nanguard skipnan skipnans skipnonfinite skipifnan terminateonnan": "apply_if_finite",
+    "kfac": "soap shampoo",
+    "l2 l2regularization weightdecay decoupledweightdecayregularization": "add_decayed_weights",
+    "lambdalr lrscheduler learningrateschedule learningratescheduler"
+    " scheduler": "inject_hyperparams",
+    "layerdecay layerwiselr layerwiselrdecay layerwiselearningratedecay llrd": "layerwise_decay",
+    "linearlr linearannealing lineardecay": "linear_schedule",
+    "localsgd": "distributed.post_local_sgd distributed.diloco",
+    "lora peft adapters": "freeze partition",
+    "momentum": "sgd trace",
+    "momentumoptimizer": "sgd",
+    "multisteplr steplr piecewiseconstantdecay piecewiseconstant": "piecewise_constant_schedule",
+    "mutransfer muparam muadam muadamw musgd": "mup",
+    "normclip": "clip_by_global_norm",
+    "onebitadam onebitlamb gradientcompression compressgradients": "distributed.sync_replicas",
+    "onecyclelr onecycle": "cosine_onecycle_schedule",
+    "optimizerstep step trainstep": "make_step apply_gradients",
+    "paramgroup parametergroups parametergroup addparamgroup": "param_groups",
+    "polynomiallr polynomialdecay": "polynomial_schedule",
+    "quantize quantizedadam quantizestates quantizeoptimizer int8state": "quantize_state",
+    "reducelronplateau": "reduce_on_plateau",
+    "savecheckpoint saveoptimizer statedict loadstatedict": "to_json from_json",
+    "sequentiallr chainedscheduler": "join_schedules",
+    "swa swamodel swalr stochasticweightaveraging": "stochastic_weight_average",
+    "summary countparameters": "describe",
+    "trainstate": "Optimizer make_step",
+    "fit train": "minimize make_step",
+    "zerograd": "compute_gradients",
+}
+# Arguments, likewise; "&" stands between those that one argument became.
+_ARGUMENTS = {
+    "lr learningrate stepsize rate eta": "learning_rate step_size",
+    "betas": "b1&b2&b3 b1&b2 b1",
+    "beta beta1 momentum momentumdecay": "b1 decay momentum beta",
+    "beta2 rho": "b2 decay rho",
+    "beta3": "b3",
+    "epsilon": "eps epsilon",
+    "epsilonroot": "eps_root",
+    "epsroot": "eps_root",
+    "alpha decay decayrate smoothingconst": "decay decay_rate b2 rho",
+    "wd l2 weightdecayrate lambd lambda decoupledweightdecay": "weight_decay",
+    "mask weightdecaymask decaymask nodecay excludefromweightdecay": "weight_decay_mask mask",
+    "initialaccumulator initialaccumulatorvalue": "initial_accumulator_value",
+    "usenesterov": "nesterov",
+    "maxnorm clipnorm": "max_norm max_delta",
+    "nssteps steps": "ns_steps steps transition_steps",
+    "tmax decaysteps totaliters totalsteps numsteps numtrainingsteps": (
+        "decay_steps transition_steps total_steps"
+    ),
+    "numwarmupsteps warmup warmupsteps": "warmup_steps",
+    "maxlr peaklr": "peak_value max_value",
+    "initiallearningrate initlr": "init_value",
+    "endlearningrate etamin minlr finallr": "end_value alpha",
+    "gamma": "decay_rate decay gamma",
+    "optimizer baseoptimizer opt transform tx": "inner optimizer opt",
+    "freq interval period everyk k accumulationsteps": "every sync_period every_k_schedule",
+}
+# Arguments of other libraries that are parts here.
+_PARTS_OF_ARGUMENTS = {
+    "amsgrad": "amsgrad is an optimizer of its own",
+    "clipnorm globalclipnorm maxgradnorm": "Chain clip_by_global_norm(...) before it",
+    "clipvalue": "Chain clip(...) before it",
+    "params parameters varlist": "The parameters are an argument of its init and update",
+    "useema emamomentum emaoverwritefrequency": "Wrap it in moving_average(...)",
+    "gradientaccumulationsteps": "Wrap it in MultiSteps(...)",
+    "lossscalefactor": "Wrap it in loss_scale(...)",
+    "weightdecay": "Look at adamw and its like, or chain add_decayed_weights(...)",
+    "maximize": "To maximize, negate the gradients first: chain(scale(-1), ...)",
+    "foreach fused capturable differentiable": "Leave it out: XLA compiles every optimizer",
+    "nesterov momentum": "Look at sgd and nadam",
+    "mask": "masked(...) leaves parameters out",
+}
+
+
+def _by_word(table: Mapping[str, str]) -> dict[str, str]:
+    return {_plain(word): to for words, to in table.items() for word in words.split()}
+
+
+def _plain(name: str) -> str:
+    """Return a name without case, underscores and the like."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x' or 'y'?" for a part that nobody knows by this name, or "".
+
+    Args:
+      name: the name.
+      known: the names that there are. Those of a package may be suggested if the package is there.
+    """
+    known = list(dict.fromkeys(known))
+    plain = _plain(name)
+    found = [k for k in known if _plain(k.rpartition(".")[2]) == plain]
+    if not found and re.search(r"(8bit|4bit|bnb|blockwise)", plain):
+        found = ["quantize_state"]
+    if not found and plain.startswith("paged"):
+        found = ["offload_state"]
+    found += _PART_OF_WORD.get(plain, "").split()
+    shown = [part for k in found if (part := _as_known(k, known)) is not None and part != name]
+    if shown:
+        return f" Did you mean {' or '.join(map(repr, shown))}?"
+    return did_you_mean(name, known)
+
+
+def _as_known(part: str, known: list[str]) -> str | None:
+    """Return what a list of names calls a part, which may be one of a package; None if nothing."""
+    package, _, name = part.rpartition(".")
+    return part if part in known else name if name in known else part if package in known else None
+
+
+def argument_suggestion(argument: str, names: Iterable[str]) -> str:
+    """Return " Did you mean 'b1' and 'b2'?" for an argument that nobody knows, or ""."""
+    found = _arguments_meant(argument, list(names))
+    return f" Did you mean {' and '.join(map(repr, found))}?" if found else ""
+
+
+def unknown_argument(owner: str, argument: str, names: Iterable[str]) -> str:
+    """Return the message about an argument that something does not have.
+
+    Args:
+      owner: the name of what is called.
+      argument: the argument.
+      names: the arguments that it has.
+    """
+    names = list(names)
+    found = _arguments_meant(argument, names)
+    text = f"{owner} has no argument {argument}"
+    if found:
+        return f"{text}; did you mean {' and '.join(found)}?"
+    how = _HOW_OF_WORD.get(_plain(argument))
+    if how is not None:
+        return f"{text}. {how}."
+    return f"{text}, only {', '.join(names)}." if names else f"{text}; it does not take any."
+
+
+def _arguments_meant(argument: str, names: list[str]) -> list[str]:
+    """Return those of the arguments that stand for one of another library, or the nearest."""
+    plain = _plain(argument)
+    choices = [[k] for k in names if _plain(k) == plain]
+    choices += [choice.split("&") for choice in _ARGUMENT_OF_WORD.get(plain, "").split()]
+    known = [choice for choice in choices if set(choice) <= set(names)]
+    return known[0] if known else difflib.get_close_matches(argument, names, n=1)
+
+
+_PART_OF_WORD, _ARGUMENT_OF_WORD, _HOW_OF_WORD = map(
+    _by_word, (_PARTS, _ARGUMENTS, _PARTS_OF_ARGUMENTS)
+)

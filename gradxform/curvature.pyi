@@ -1,1 +1,0 @@
-from gradxform.linalg.curvature import *

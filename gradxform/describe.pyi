@@ -1,1 +1,0 @@
-from gradxform.tables.describe import *

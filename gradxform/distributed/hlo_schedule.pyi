@@ -1,1 +1,0 @@
-from gradxform.testing.hlo_schedule import *

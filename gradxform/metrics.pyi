@@ -1,1 +1,0 @@
-from gradxform.run_states.metrics import *

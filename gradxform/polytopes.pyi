@@ -1,1 +1,0 @@
-from gradxform.projections.polytopes import *

@@ -1,1 +1,0 @@
-from gradxform.leaves.storage import *

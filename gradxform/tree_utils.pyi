@@ -1,1 +1,0 @@
-from gradxform.tree.tree_utils import *
