@@ -155,6 +155,17 @@ def line_of(eqn: Any, call: str | None = None) -> str | None:
     return lines[0] if lines and (call is None or call in lines) else call
 
 
+def line_here() -> str | None:
+    """Return the user's line that calls the library now, `file:line (function)`, if it is known."""
+    frame = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (_is_library_file(file) or file.startswith("<frozen")):
+            return f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return None
+
+
 def is_library_function(jaxpr: Any) -> bool:
     """Whether `jaxpr` is of a library's function; its lines may be those of an earlier call."""
     file = getattr(getattr(jaxpr, "debug_info", None), "func_filename", None)

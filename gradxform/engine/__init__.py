@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from gradxform.engine.shards import (
         as_shards as as_shards,
         check_bound as check_bound,
+        largest_of_parts as largest_of_parts,
+        only_adds_up as only_adds_up,
         over_all_shards as over_all_shards,
         shard_axes as shard_axes,
         total_over_shards as total_over_shards,

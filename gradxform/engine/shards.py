@@ -2,14 +2,14 @@
 
 A rule that needs the norm of the whole tree calls `engine.sum_of_squares`. A wrapper that divides
 the tree over devices enters `as_shards` first; the sum then covers all devices, and a leaf that
-several of them hold alike is counted once.
+several of them hold alike is counted once. A step that sees the tree part by part enters it, too.
 """
 
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import lax
@@ -25,6 +25,21 @@ class _Held(NamedTuple):
     axes: Mapping[Path, tuple[str, ...]]  # of each leaf: the mesh axes that divide it
     every: tuple[str, ...]
     psum: Callable[[Array, tuple[str, ...]], Array]
+    parts: "Parts | None" = None
+
+
+class Parts(Protocol):
+    """A tree that is seen part by part, one after the other; each asks for the same totals."""
+
+    only_adds_up: bool  # whether totals are still unknown, so that nothing else counts
+
+    def of_leaves(self, x: Array) -> Array:
+        """Return sums over leaves of this part, where more of each leaf comes in other turns."""
+        ...
+
+    def largest(self, x: Array) -> Array:
+        """Return the largest over all parts of the tree."""
+        ...
 
 
 _HELD: contextvars.ContextVar[_Held | None] = contextvars.ContextVar("held", default=None)
@@ -35,6 +50,7 @@ def as_shards(
     axes: Mapping[Path, tuple[str, ...]],
     every: tuple[str, ...],
     psum: Callable[[Array, tuple[str, ...]], Array],
+    parts: Parts | None = None,
 ) -> Iterator[None]:
     """Treat leaves as shards: whole-tree sums inside this context cover all devices.
 
@@ -42,8 +58,9 @@ def as_shards(
       axes: for each leaf, by its path, the mesh axes that divide it.
       every: all axes along which some leaf is divided.
       psum: the sum of a scalar over mesh axes.
+      parts: the other totals, where `every` names the parts of a tree and not a mesh axis.
     """
-    token = _HELD.set(_Held(axes, every, psum))
+    token = _HELD.set(_Held(axes, every, psum, parts))
     try:
         yield
     finally:
@@ -57,7 +74,7 @@ def held_anew(axes: Mapping[Path, tuple[str, ...]]) -> Iterator[None]:
     if now is None:
         yield
         return
-    with as_shards(axes, now.every, now.psum):
+    with as_shards(axes, now.every, now.psum, now.parts):
         yield
 
 
@@ -70,7 +87,8 @@ def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     now = _HELD.get()
     if now is None:
         return [((), flatten_updates(tree)[0])]
-    by_axes: dict[tuple[str, ...], list[Any]] = {}
+    # A part without a leaf asks for the total, too.
+    by_axes: dict[tuple[str, ...], list[Any]] = {} if now.parts is None else {now.every: []}
     for path, leaf in with_paths(tree):
         if is_hole(leaf):
             continue
@@ -104,7 +122,8 @@ def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
     totals = dict(sums)
     for axes, paths in together.items():
         if axes:  # one collective for all leaves that are divided alike
-            total = now.psum(jnp.stack([sums[path] for path in paths]), axes)
+            each = jnp.stack([sums[path] for path in paths])
+            total = now.psum(each, axes) if now.parts is None else now.parts.of_leaves(each)
             totals |= {path: total[i] for i, path in enumerate(paths)}
     return totals
 
@@ -130,12 +149,34 @@ def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Arr
     return [functools.reduce(lax.add, each) for each in zip(*totals, strict=True)]
 
 
+def totals_of_nothing(sums: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the totals of sums over no leaves, where other parts of the tree have some."""
+    now = _HELD.get()
+    if now is None or now.parts is None:
+        return sums
+    return tuple(now.psum(jnp.stack(sums), now.every))
+
+
 def true_on_all_shards(flag: Array) -> Array:
     """Return whether a boolean scalar is true on all devices that hold shards."""
     now = _HELD.get()
     if now is None:
         return flag
     return now.psum(jnp.where(flag, 0, 1).astype(jnp.int32), now.every) == 0
+
+
+def largest_of_parts(x: Array, axes: Collection[str]) -> tuple[Array, frozenset[str]]:
+    """Return the largest of `x` over the parts of a tree, and the axes that are of a mesh."""
+    now = _HELD.get()
+    if now is None or now.parts is None or not set(now.every) & set(axes):
+        return x, frozenset(axes)
+    return now.parts.largest(x), frozenset(axes) - set(now.every)
+
+
+def only_adds_up() -> bool:
+    """Whether what is computed counts for nothing but what it adds to totals."""
+    now = _HELD.get()
+    return now is not None and now.parts is not None and now.parts.only_adds_up
 
 
 def shard_axes() -> tuple[str, ...]:

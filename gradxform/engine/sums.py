@@ -63,8 +63,8 @@ def sum_of_squares(tree: PyTree) -> Array:
             xs = [leaves[i] for i in chunk]
             tracing = isinstance(jax.tree.leaves(xs)[0], Tracer)
             parts.append(_SUMS.choose(alike, tracing, brief=False)(xs))
-        if parts:
-            total = functools.reduce(add, parts)
+        if parts or axes:
+            total = functools.reduce(add, parts) if parts else jnp.zeros((), scalar_dtype())
             sums.append(shards.summed(total, axes) if axes else total)
     return functools.reduce(add, sums) if sums else jnp.zeros((), jnp.float32)
 
@@ -110,7 +110,8 @@ def tree_sums(
     summed = _Summed(arrays)
     common = [scalar(x) for x in scalars]
     if not leaves[0]:  # no leaf has a gradient
-        return summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
+        zeros = summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
+        return shards.totals_of_nothing(zeros)
     per_row = map_rows(summed, leaves, *common)
     every = [[scalar(x) for x in sums] for sums in per_row]
     return tuple(shards.total_over_shards(updates, every))

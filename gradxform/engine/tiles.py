@@ -22,11 +22,13 @@ from gradxform.leaves import dtype_of
 from gradxform.leaves.storage import (
     Mean,
     NarrowParam,
+    StackedLayer,
     StoredArray,
     fetched,
     is_away,
     is_stored,
     returned,
+    rows_of,
 )
 from gradxform.numerics import at_least_float32, cast, sum_as_first
 from gradxform.types import Array
@@ -74,6 +76,12 @@ def apply_stored(
         which takes the place of the old one tile by tile, as an update that of its gradient.
     """
     stored = [x for group in slots for x in group] + [p] * is_stored(p)
+    layers = [x for x in stored if isinstance(x, StackedLayer)]
+    if layers and not layers[0].is_bare and _goes_by_entries_of(rules, g):
+        bare = _map_layers(StackedLayer.bare, (p, slots))
+        u, new = apply_stored(_of_layers(apply), rules, scalars, g[0], *bare, is_last)
+        u, new = _map_layers(StackedLayer.layered, (u, new))
+        return (u if is_stored(u) else u[None]), new
     if is_last:
         apply = _adding(apply)
     tiling = _tiling(rules, scalars, jnp.asarray(g), stored)
@@ -116,10 +124,35 @@ def _adding(apply: Apply) -> Apply:
         if isinstance(p, NarrowParam):
             u, new = apply(cast(g, at_least_float32(dtype_of(g))), p.load(), slots)
             return p.moved(u), new
+        if isinstance(p, StackedLayer):
+            sum_, new = added(g, p.load(), slots)
+            return p.store(sum_), new
         u, new = apply(g, p, slots)
         return sum_as_first(p, u), new
 
     return added
+
+
+def _goes_by_entries_of(rules: Sequence[Any], g: Array) -> bool:
+    """Whether rules may take a layer, an array (1, ...), row by row of its second axis."""
+    return g.ndim > 2 and all(reach_of(rule) == "entry" for rule in rules)
+
+
+def _map_layers(f: Callable[[StackedLayer], Any], tree: Any) -> Any:
+    """Return a tree with `f` of those of its leaves that are layers."""
+    return jax.tree.map(
+        lambda x: f(x) if isinstance(x, StackedLayer) else x, tree, is_leaf=is_stored
+    )
+
+
+def _of_layers(apply: Apply) -> Apply:
+    """Return a function of arrays without the first axis of length 1 with which rules see them."""
+
+    def bare(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
+        g, p, slots = jax.tree.map(lambda x: x[None], (g, p, slots))
+        return jax.tree.map(lambda x: x[0], apply(g, p, slots))
+
+    return bare
 
 
 def _map_tiled_slots(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
@@ -166,13 +199,14 @@ def _tiling(
 def _rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
     """Return `count` rows, from the tile `i` on."""
     if isinstance(x, StoredArray):
-        arrays = [_slice(a, i, rows // n, -(-count // n), ways) for a, n in x.by_rows()]
+        first = x.first_row
+        arrays = [_slice(a, i, rows // n, -(-count // n), ways, first) for a, n in x.by_rows()]
         return x.with_rows(arrays, (count, *x.shape[1:]))
     return _slice(x, i, rows, count, ways)
 
 
-def _slice(x: Array, i: Any, rows: int, count: int, ways: int) -> Array:
-    start = i * (rows // ways)  # compilers see what divides it, and so which tiles it begins
+def _slice(x: Array, i: Any, rows: int, count: int, ways: int, first: Any = 0) -> Array:
+    start = first + i * (rows // ways)  # compilers see what divides it, and which tiles it begins
     if ways == 1:
         return slice_of_axis(x, start, count, 0)
     parts = x.reshape(ways, -1, *x.shape[1:])
@@ -182,14 +216,17 @@ def _slice(x: Array, i: Any, rows: int, count: int, ways: int) -> Array:
 def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     """Return `x` with the tile `i` in its place."""
     if isinstance(x, StoredArray):
-        pairs = zip(x.by_rows(), tile.by_rows(), strict=True)
-        arrays = [_update_slice(a, new, i, rows // n, ways) for (a, n), (new, _) in pairs]
-        return tile.with_rows(arrays, x.shape)
+        pairs, first = zip(x.by_rows(), rows_of(tile), strict=True), x.first_row
+        arrays = [_update_slice(a, new, i, rows // n, ways, first) for (a, n), (new, _) in pairs]
+        is_layer = isinstance(x, StackedLayer)
+        return x.with_all_rows(arrays) if is_layer else tile.with_rows(arrays, x.shape)
     return _update_slice(x, tile, i, rows, ways)
 
 
-def _update_slice(x: Array, new: Array, i: Any, rows: int, ways: int) -> Array:
-    start = i * (rows // ways)
+def _update_slice(
+    x: Array, new: Array, i: Any, rows: int, ways: int, first: Any = 0
+) -> Array:
+    start = first + i * (rows // ways)
     if ways == 1:
         return with_slice_of_axis(x, new, start, 0)
     parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))

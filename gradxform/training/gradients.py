@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +72,20 @@ class Differentiation(NamedTuple):
     sparse: Any = None
 
 
+class LayersInBackward(Protocol):
+    """Updates layers while a loss is differentiated."""
+
+    def keep(self, on: list[bool]) -> list[bool]:
+        """Return which of the trained parameters are differentiated as without layers."""
+        ...
+
+    def value_and_grad(
+        self, objective: Callable[..., Any], chosen: Params, as_gradients: Callable[..., Updates]
+    ) -> tuple[Any, Updates]:
+        """Return the value of the objective with what else it returns, and its cotangents."""
+        ...
+
+
 def check_loss_fn(part: str, loss_fn: Any) -> None:
     """Require a function."""
     if not callable(loss_fn):
@@ -121,10 +135,12 @@ def gradients_of(
     asked: Differentiation,
     grad_loss: Any,
     scale: Array | None = None,
+    layers: LayersInBackward | None = None,
 ) -> tuple[Any, Updates]:
     """Return what `compute_gradients` returns; `part` is the name in messages.
 
-    With a scale the gradients are those of the loss times the scale.
+    With a scale the gradients are those of the loss times the scale. With `layers`, those of layers
+    are not returned: the backward pass updates them.
     """
     check_loss_fn(part, loss_fn)
     check_call(f"{part}: loss_fn(params, *batch)", loss_fn, params, *args)
@@ -138,6 +154,8 @@ def gradients_of(
         if is_on:
             _check_takes_gradient(part, path, leaf)
 
+    if layers is not None:
+        on = layers.keep(on)
     sparse = {path for path, i, table in zip(paths, on, tables, strict=True) if i and table}
     dependence = Dependence()
 
@@ -156,6 +174,16 @@ def gradients_of(
     chosen = jax.tree.unflatten(
         treedef, [x if i else None for i, x in zip(on, leaves, strict=True)]
     )
+
+    def as_gradients(cotangents: Updates) -> Updates:
+        # A parameter without an influence stays where it is, as under a gradient tape.
+        gs = treedef.flatten_up_to(cotangents)
+        used = [path in sparse or i in dependence.indices for i, path in enumerate(paths)]
+        return treedef.unflatten(g if u else None for g, u in zip(gs, used, strict=True))
+
+    if layers is not None:
+        (_, (loss, aux)), gradients = layers.value_and_grad(objective, chosen, as_gradients)
+        return ((loss, aux) if asked.has_aux else loss), as_gradients(gradients)
     if sparse:
         both = value_and_grad_of_part(
             part, objective, lambda path, _: path in sparse, 0, True, "error", unused=None
@@ -163,11 +191,7 @@ def gradients_of(
     else:
         both = jax.value_and_grad(objective, has_aux=True)
     (_, (loss, aux)), gradients = both(chosen)
-    # A parameter without an influence stays where it is, with its slots, as under a gradient tape.
-    gs = treedef.flatten_up_to(gradients)
-    used = [path in sparse or i in dependence.indices for i, path in enumerate(paths)]
-    gradients = treedef.unflatten(g if u else None for g, u in zip(gs, used, strict=True))
-    return ((loss, aux) if asked.has_aux else loss), gradients
+    return ((loss, aux) if asked.has_aux else loss), as_gradients(gradients)
 
 
 def _params(

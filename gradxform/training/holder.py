@@ -232,7 +232,7 @@ class Optimizer(Held):
         tx, live = self._program()
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
         arguments = Numbers(live, grad_loss, step)
-        static = Asked(tx, loss_fn, asked, "minimize")
+        static = Asked(tx, loss_fn, asked, part="minimize")
         trees = params, self._state, batch, self._flags() | extra
         params, state, out = run(one_step, self._tx, self._replicas, static, arguments, *trees)
         self._advance(state)

@@ -21,6 +21,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
+from gradxform.training.layers.in_backward import LayeredStep
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, quoted_paths
 from gradxform.types import Array, OptState, Params, Updates
@@ -182,6 +183,7 @@ def make_step(
     grad_loss: Any = None,
     has_aux: bool = False,
     sparse: Any = None,
+    update_in_backward: bool = False,
 ) -> "Step":
     """Return the compiled step `step(params, state, *batch, step=None, **extra)`.
 
@@ -207,15 +209,20 @@ def make_step(
       grad_loss: as there.
       has_aux: as there.
       sparse: as there.
+      update_in_backward: whether layers of `scan_layers` are updated in the backward pass, each as
+        soon as its gradient is known, so that no more than one is ever held.
 
     Raises:
       TypeError: if `tx` is not a transform, or `loss_fn` not a function that hashes. When called,
         as `compute_gradients` and `apply_gradients`.
+      ValueError: when called, with `update_in_backward`: if the loss has no `scan_layers`, or has
+        one where a layer cannot be updated there; if a part of `tx` cannot update layers one by
+        one.
     """
     check_transform("make_step", tx, "tx")
     check_hashes("make_step", loss_fn)
     asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
-    return Step(Asked(tx, loss_fn, asked), grad_loss)
+    return Step(Asked(tx, loss_fn, asked, update_in_backward), grad_loss)
 
 
 def check_hashes(part: str, loss_fn: Any) -> None:
@@ -234,6 +241,7 @@ class Asked(NamedTuple):
     tx: Any  # with a `Hole` in place of every number that is an argument of the program
     loss_fn: Callable[..., Any]
     differentiation: Differentiation
+    in_backward: bool = False  # whether the backward pass updates layers
     part: str = "make_step"  # the name in messages
 
 
@@ -302,11 +310,13 @@ def one_step(
 
     `more` are extra arguments of the update.
     """
-    tx, loss_fn, differentiation, part = asked
+    tx, loss_fn, differentiation, in_backward, part = asked
     if more and isinstance(unwrapped(tx), GradientTransformation):
         unwrapped(tx).check_extra(more)
     tx = put_live(tx, numbers.live) if numbers.live else tx
     scale = scale_of_loss(part, tx, state)
+    if in_backward:
+        return _step_in_backward(asked, tx, numbers, params, state, batch, scale, more)
     arguments = part, loss_fn, params, batch, differentiation, numbers.grad_loss
     out, grads = gradients_of(*arguments, scale)
     unscaled_grads = (
@@ -320,6 +330,29 @@ def one_step(
         )
     extra |= begun_now(tx, state) | more
     return *applied_gradients(part, tx, grads, state, params, numbers.step, None, extra, False), out
+
+
+def _step_in_backward(
+    asked: Asked,
+    tx: Any,
+    numbers: Numbers,
+    params: Params,
+    state: OptState,
+    batch: tuple[Any, ...],
+    scale: Array | None,
+    more: dict[str, Any],
+) -> tuple[Params, OptState, Any]:
+    """Return what `one_step` does; the layers of the loss are updated in its backward pass."""
+    if has_called(tx):
+        tx = put_live(*with_numbers_of_now(tx))
+    layers = LayeredStep(asked.part, tx, params, state)
+    layers.find(asked.loss_fn, batch)
+    layers.extra = begun_now(tx, state) | more
+    if numbers.step is not None:
+        layers.extra |= {"step": numbers.step}
+    given = asked.part, asked.loss_fn, params, batch, asked.differentiation, numbers.grad_loss
+    out, grads = gradients_of(*given, scale, layers)
+    return *layers.step(grads), out
 
 
 def begun_now(tx: Any, state: OptState) -> dict[str, Array]:
@@ -337,7 +370,7 @@ def _extra_arguments(
     tx: Any, asked: Asked, numbers: Numbers, batch: tuple[Any, ...], out: Any, grads: Updates
 ) -> dict[str, Any]:
     """Return the extra arguments that parts may want, as far as the transform takes them."""
-    _, loss_fn, differentiation, part = asked
+    _, loss_fn, differentiation, _, part = asked
 
     def loss_of(out: Any) -> Any:
         return out[0] if differentiation.has_aux else out

@@ -14,7 +14,7 @@ from jax import lax
 
 from gradxform._jax import jaxprs, versions as _compat
 from gradxform.base import GradientTransformation, Transform, call_update
-from gradxform.engine import check_bound as check_bound
+from gradxform.engine import check_bound as check_bound, largest_of_parts
 from gradxform.errors import name_of
 from gradxform.types import Array, PyTree
 from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, remembered_by_transform
@@ -83,6 +83,9 @@ def largest_over_devices(
     The results decide what runs, and do not have a derivative.
     """
     rows = {dtype: jnp.stack(xs) for dtype, xs in numbers.items() if xs}
+    of_parts = {dtype: largest_of_parts(x, axes) for dtype, x in rows.items()}
+    rows = {dtype: x for dtype, (x, _) in of_parts.items()}
+    axes = frozenset().union(*(left for _, left in of_parts.values()))
     if not axes:
         return rows
     tracked = [name for name in axes if _compat.knows_what_varies(name)]

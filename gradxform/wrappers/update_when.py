@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform import engine
 from gradxform._jax.versions import settled_carry, varying_axes, varying_like
 from gradxform.base import call_update
 from gradxform.base.transformation import extra_names
@@ -102,6 +103,10 @@ def _conditional(
 ) -> tuple[Updates, OptState]:
     """Return the result of `update_when`."""
     part, tx, differentiable, zeros, to_params = key
+    if engine.only_adds_up():  # a total is asked for outside of a condition
+        grads = updates if before is None else before(updates)
+        with remembering_findings(grads, findings):
+            return call_update(tx, grads, state, params, extra)
     sparse = has_rows(updates) and not to_params
     # All that the loop may be differentiated by, unless a function hides more numbers.
     arguments = updates, params, extra, before, findings

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
         FactoredForm as FactoredForm,
         matrix_axes as matrix_axes,
     )
+    from gradxform.leaves.storage.layers import (
+        StackedLayer as StackedLayer,
+        rows_of as rows_of,
+        with_rows as with_rows,
+    )
     from gradxform.leaves.storage.memory import (
         MEMORIES as MEMORIES,
         are_arrays_here as are_arrays_here,

@@ -32,6 +32,7 @@ class StoredArray(abc.ABC):
     # What several rows share where they are not stored apart from each other.
     shared_by_rows: ClassVar[str] = "as means, each of which several rows share"
     needs_means = False  # whether it is made of means over the array
+    first_row: Any = 0  # where its rows begin among those of what it consists of
 
     @property
     @abc.abstractmethod
