@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         compute_gradients as compute_gradients,
         make_step as make_step,
         minimize as minimize,
+        scan_layers as scan_layers,
     )
     from gradxform.training.derivatives import (
         scale_gradient as scale_gradient,

@@ -277,6 +277,7 @@ from gradxform.training.derivatives import (
 from gradxform.training.distributions import multi_normal as multi_normal
 from gradxform.training.gradients import compute_gradients as compute_gradients
 from gradxform.training.holder import Optimizer as Optimizer
+from gradxform.training.layers.scan import scan_layers as scan_layers
 from gradxform.training.minimize import MinimizeResult as MinimizeResult, minimize as minimize
 from gradxform.training.step import apply_gradients as apply_gradients, make_step as make_step
 from gradxform.transforms.accumulation import ApplyEvery as ApplyEvery, apply_every as apply_every
@@ -851,6 +852,7 @@ from gradxform.wrappers.spikes import (
     SkipLossSpikesState as SkipLossSpikesState,
     skip_loss_spikes as skip_loss_spikes,
 )
+from gradxform.wrappers.stacked import stacked as stacked
 from gradxform.wrappers.stored.storage import (
     quantize_state as quantize_state,
     state_dtype as state_dtype,

@@ -38,6 +38,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.training.distributions": "multi_normal",
         "gradxform.training.gradients": "compute_gradients",
         "gradxform.training.holder": "Optimizer",
+        "gradxform.training.layers.scan": "scan_layers",
         "gradxform.training.minimize": "MinimizeResult minimize",
         "gradxform.training.step": "apply_gradients make_step",
         "gradxform.transforms": "*",
@@ -143,7 +144,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "run_rules",
-        "gradxform.engine.shards": "as_shards check_bound largest_of_parts only_adds_up over_all_shards shard_axes total_over_shards true_on_all_shards",
+        "gradxform.engine.shards": "as_layers as_shards check_bound is_seen_in_parts largest_of_parts only_adds_up over_all_shards shard_axes total_over_shards true_on_all_shards",
         "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
         "gradxform.engine.tiles": "apply_stored goes_by_tiles",
     },
@@ -314,6 +315,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.training": {
         "gradxform.training.gradients": "compute_gradients",
         "gradxform.training.holder": "Optimizer",
+        "gradxform.training.layers.scan": "scan_layers",
         "gradxform.training.minimize": "MinimizeResult minimize",
         "gradxform.training.step": "apply_gradients make_step",
     },
@@ -453,6 +455,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.sharpness": "gsam looksam wsam",
         "gradxform.wrappers.sparse": "only_dense only_rows sparse_semantics",
         "gradxform.wrappers.spikes": "SkipLossSpikesState skip_loss_spikes",
+        "gradxform.wrappers.stacked": "stacked",
         "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
         "gradxform.wrappers.variable_names": "variable_names",
         "gradxform.wrappers.with_metrics": "WithMetricsState with_metrics",
@@ -530,7 +533,7 @@ CONFIG_NAMES: dict[str, str] = {
         " schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai sgdp sgdr_schedule"
         " sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes skip_not_finite sm3"
         " snapshot soap sophia spam sparse_adagrad sparse_semantics spectral_sphere"
-        " split_real_and_imaginary splus stable_adamw stable_spam state_dtype stateless"
+        " split_real_and_imaginary splus stable_adamw stable_spam stacked state_dtype stateless"
         " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
         " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
         " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"

@@ -74,8 +74,10 @@ if TYPE_CHECKING:
     )
     from gradxform.engine.run import run_rules as run_rules
     from gradxform.engine.shards import (
+        as_layers as as_layers,
         as_shards as as_shards,
         check_bound as check_bound,
+        is_seen_in_parts as is_seen_in_parts,
         largest_of_parts as largest_of_parts,
         only_adds_up as only_adds_up,
         over_all_shards as over_all_shards,

@@ -26,6 +26,7 @@ class _Held(NamedTuple):
     every: tuple[str, ...]
     psum: Callable[[Array, tuple[str, ...]], Array]
     parts: "Parts | None" = None
+    layers: str | None = None  # the axis of those layers that are leaves of their own
 
 
 class Parts(Protocol):
@@ -78,6 +79,34 @@ def held_anew(axes: Mapping[Path, tuple[str, ...]]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def as_layers(are_layers: Mapping[Path, bool], axis: str) -> Iterator[None]:
+    """Treat leaves as layers of stacks that are computed together: sums of the tree cover all.
+
+    Args:
+      are_layers: for each leaf, by its path, whether it is a layer.
+      axis: the name of the axis of the `jax.vmap` over layers.
+    """
+    now = _HELD.get()
+
+    def psum(x: Array, axes: tuple[str, ...]) -> Array:
+        if axis in axes:
+            x = lax.psum(x, axis)
+        others = tuple(name for name in axes if name != axis)
+        return now.psum(x, others) if now is not None and others else x
+
+    axes = {
+        path: (*(() if now is None else _axes(path, now)), *([axis] * is_layer))
+        for path, is_layer in are_layers.items()
+    }
+    every = (*(() if now is None else now.every), axis)
+    token = _HELD.set(_Held(axes, every, psum, None, axis))
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     """Group the leaves of a tree by the axes that divide them; outside `as_shards`, in one group.
 
@@ -118,7 +147,8 @@ def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
         return dict(sums)
     together: dict[tuple[str, ...], list[Path]] = {}
     for path in sums:
-        together.setdefault(_axes(path, now), []).append(path)
+        axes = tuple(name for name in _axes(path, now) if name != now.layers)
+        together.setdefault(axes, []).append(path)
     totals = dict(sums)
     for axes, paths in together.items():
         if axes:  # one collective for all leaves that are divided alike
@@ -171,6 +201,12 @@ def largest_of_parts(x: Array, axes: Collection[str]) -> tuple[Array, frozenset[
     if now is None or now.parts is None or not set(now.every) & set(axes):
         return x, frozenset(axes)
     return now.parts.largest(x), frozenset(axes) - set(now.every)
+
+
+def is_seen_in_parts() -> bool:
+    """Whether a tree is seen part by part, whose totals cover the others."""
+    now = _HELD.get()
+    return now is not None and now.parts is not None
 
 
 def only_adds_up() -> bool:

@@ -223,9 +223,7 @@ def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     return _update_slice(x, tile, i, rows, ways)
 
 
-def _update_slice(
-    x: Array, new: Array, i: Any, rows: int, ways: int, first: Any = 0
-) -> Array:
+def _update_slice(x: Array, new: Array, i: Any, rows: int, ways: int, first: Any = 0) -> Array:
     start = first + i * (rows // ways)
     if ways == 1:
         return with_slice_of_axis(x, new, start, 0)

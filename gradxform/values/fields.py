@@ -242,7 +242,7 @@ def normalized_value(part: Any, field: str, x: Any, annotation: Any) -> Any:
     if types.Key in kinds:
         is_none = x is None and type(None) in kinds
         return None if is_none else static_key(part, field, x)
-    if types.StaticMask in kinds:
+    if types.StaticMask in kinds and not (isinstance(x, str) and str in kinds):
         is_none = x is None and type(None) in kinds
         x = None if is_none else _static(part, field, normal(x))
         if not is_none:

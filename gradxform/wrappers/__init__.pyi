@@ -133,6 +133,7 @@ from gradxform.wrappers.spikes import (
     SkipLossSpikesState as SkipLossSpikesState,
     skip_loss_spikes as skip_loss_spikes,
 )
+from gradxform.wrappers.stacked import stacked as stacked
 from gradxform.wrappers.stored.storage import (
     quantize_state as quantize_state,
     state_dtype as state_dtype,

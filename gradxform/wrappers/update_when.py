@@ -106,7 +106,8 @@ def _conditional(
     if engine.only_adds_up():  # a total is asked for outside of a condition
         grads = updates if before is None else before(updates)
         with remembering_findings(grads, findings):
-            return call_update(tx, grads, state, params, extra)
+            called_now = call_update_params if to_params else call_update
+            return called_now(tx, grads, state, params, extra)
     sparse = has_rows(updates) and not to_params
     # All that the loop may be differentiated by, unless a function hides more numbers.
     arguments = updates, params, extra, before, findings

@@ -9,10 +9,9 @@ from gradxform.distributed.averaging.exchange import Exchanging
 from gradxform.distributed.shares.param_places import Parameter
 from gradxform.distributed.shares.shared_leaves import is_per_device
 from gradxform.distributed.wire.feedback import FeedbackState, LowRankState, is_nothing
-from gradxform.leaves import flatten_with_names
-from gradxform.leaves.slot_dims import Dims, kept_dims, owner_of
+from gradxform.leaves.slot_dims import Dims, kept_dims
 from gradxform.leaves.storage import StoredArray, is_stored
-from gradxform.tree.params_in_state import map_params
+from gradxform.tree.owners import owners_of
 from gradxform.types import Params, PyTree
 from gradxform.wrappers.parts import all_parts
 
@@ -33,9 +32,6 @@ def _slot_as_seen(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, StoredArray) else x
 
 
-_NO_OWNER = -1
-
-
 def match_leaves(
     tx: Any, params: Params, parameters: Sequence[Parameter], state: PyTree
 ) -> list[Match]:
@@ -47,25 +43,10 @@ def match_leaves(
       parameters: the same, as a list.
       state: what `tx.init(params)` returns, or the shapes; with leaves `as_seen`.
     """
-    indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
-
-    def index_of(_: Any, index: Any) -> int:
-        # One array for all parameters, as inside `flatten`, meets the whole tree of indices.
-        return index if isinstance(index, int) else _NO_OWNER
-
-    try:
-        owners = map_params(tx, index_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
-    except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
-        owners = jax.tree.map(lambda _: _NO_OWNER, state)
-    named, _ = flatten_with_names(state)
     has_fragments = any(getattr(part, "fragments", 1) > 1 for part in all_parts(tx))
-    by_path = {parameter.path: i for i, parameter in enumerate(parameters)}
     out = []
-    for (names, leaf), owner in zip(named, jax.tree.leaves(owners), strict=True):
-        index, rest = owner, ()
-        if owner == _NO_OWNER:
-            path, rest = owner_of(names, by_path)
-            index = None if path is None else by_path[path]
+    owners = owners_of(tx, params, [parameter.path for parameter in parameters], state)
+    for (index, names, rest), leaf in zip(owners, jax.tree.leaves(state), strict=True):
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:
             dims = kept_dims(parameters[index].shape, leaf.shape, names, rest, has_fragments)

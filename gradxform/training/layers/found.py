@@ -12,6 +12,8 @@ from gradxform.leaves import path_str
 from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, types_of_layer
 from gradxform.types import Params, PyTree
 
+__all__ = []
+
 
 class Scan(NamedTuple):
     """A scan over layers, in the order in which the loss has them."""
@@ -40,9 +42,9 @@ class _Finding:
             both = set(scan.indices) & set(indices)
             if both:
                 raise ValueError(
-                    f"{self.part}: {self.paths[min(both)]} is a parameter of two scans, {scan.place} "
-                    f"and {place}. A layer is updated in the backward pass of its scan, before "
-                    "the gradient of the other is known. Scan over it once, or use "
+                    f"{self.part}: {self.paths[min(both)]} is a parameter of two scans, "
+                    f"{scan.place} and {place}. A layer is updated in the backward pass of its "
+                    "scan, before the gradient of the other is known. Scan over it once, or use "
                     "update_in_backward=False."
                 )
         self.scans.append(Scan(len(self.scans), indices, stack.count, place))
@@ -69,9 +71,7 @@ class _Finding:
         return found[0]
 
 
-def scans_of(
-    part: str, loss_fn: Callable[..., Any], params: Params, args: Any
-) -> list[Scan]:
+def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) -> list[Scan]:
     """Return the scans of a loss.
 
     Raises:
@@ -102,9 +102,9 @@ def scans_of(
     finding = found[-1]
     if outside:
         raise ValueError(
-            f"{part}: with update_in_backward, {outside[0]} must run once in each step, and is inside "
-            "a condition, a loop or jax.vmap. Call it in the loss itself; for microbatches, "
-            "let block take all of them."
+            f"{part}: with update_in_backward, {outside[0]} must run once in each step, and is "
+            "inside a condition, a loop or jax.vmap. Call it in the loss itself; for "
+            "microbatches, let block take all of them."
         )
     if not finding.scans:
         raise ValueError(
@@ -117,9 +117,9 @@ def scans_of(
             use = next(_uses_of(jaxpr, jaxpr.invars[i], None), None)
             if use is not None:
                 raise ValueError(
-                    f"{part}: the loss uses {finding.paths[i]} in {scan.place} and again in {use}. A "
-                    "layer is updated in the backward pass of its scan, before other gradients of "
-                    "it are known. Use it in block alone (y may return what you need of it), or "
+                    f"{part}: the loss uses {finding.paths[i]} in {scan.place} and again in {use}. "
+                    "A layer is updated in the backward pass of its scan, before other gradients "
+                    "of it are known. Use it in block alone (y may return what you need of it), or "
                     "leave update_in_backward out."
                 )
     return finding.scans

@@ -6,7 +6,7 @@ and its slots after the update. All else is updated after the backward pass, as 
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +17,8 @@ from jax import lax
 from gradxform._jax.versions import platform_of, zeros_of
 from gradxform.base import ArrayRule
 from gradxform.engine import reach_of
-from gradxform.leaves import Path
 from gradxform.leaves.storage import is_stored
-from gradxform.training.layers.check import LayerState, check_state, check_transform_of_layers
+from gradxform.training.layers.check import layer_states
 from gradxform.training.layers.found import Scan, scans_of
 from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, types_of_layer
 from gradxform.training.layers.stacks import Stack, layer_of, leaves_of_state
@@ -27,6 +26,8 @@ from gradxform.training.layers.sums import Asked, Totals, nothing_of, totals_ask
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.one_pass import call_update_params, is_one_run
 from gradxform.wrappers.parts import all_parts
+
+__all__ = []
 
 
 class LayeredStep:
@@ -47,9 +48,7 @@ class LayeredStep:
     def find(self, loss_fn: Callable[..., Any], args: Any) -> None:
         """Find the scans of a loss, and how the state belongs to their layers."""
         self.scans = scans_of(self.part, loss_fn, self.params, args)
-        in_scans = {i: scan for scan in self.scans for i in scan.indices}
-        check_transform_of_layers(self.part, self.tx, self.params, in_scans)
-        self.kinds = check_state(self.part, self.tx, self.params, self.state, self.scans)
+        self.kinds = layer_states(self.part, self.tx, self.params, self.state, self.scans)
 
     def keep(self, on: list[bool]) -> list[bool]:
         """Return which parameters are differentiated after the layers; `on` are the trained."""
@@ -157,8 +156,10 @@ class LayeredStep:
         return self.treedef.unflatten(gs), leaves, slots
 
     def _layer_of_leaf(self, j: int, i: Any) -> Array:
-        stack = self.stacks.get(j)
-        return layer_of(self.leaves[j], i) if stack is None else lax.optimization_barrier(stack.layer(i))
+        if j not in self.stacks:
+            return layer_of(self.leaves[j], i)
+        # On TPUs, XLA would convert whole stacks before a loop, or copy those that it writes.
+        return lax.optimization_barrier(self.stacks[j].layer(i))
 
     def _update_layer(self, scan: Scan, i: Any, gradients: dict[int, Array]) -> None:
         """Update a layer in the references; or only add up what totals need of it."""

@@ -9,7 +9,9 @@ from jax import lax
 
 from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
-from gradxform.types import Array, Params, PyTree
+from gradxform.types import Params, PyTree
+
+__all__ = ["scan_layers"]
 
 
 class InStep(Protocol):
@@ -138,7 +140,9 @@ def scan_layers(
     if not callable(block):
         raise TypeError(must_be("scan_layers", "block", "a function of a layer", block))
     if not isinstance(unroll, int) or unroll < 1:
-        raise ValueError(f"scan_layers: unroll must be an integer of at least 1, got {shown(unroll)}.")
+        raise ValueError(
+            f"scan_layers: unroll must be an integer of at least 1, got {shown(unroll)}."
+        )
     stack = Layers(block, layers, policy, unroll)
     for path, leaf in arrays_in(xs):
         if shape_of(leaf)[:1] != (stack.count,):

@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from gradxform.leaves.storage import StackedLayer, StoredArray, is_stored, rows_of, with_rows
 from gradxform.types import Array
+
+__all__ = []
 
 
 def layer_of(x: Array, i: Any) -> Array:
@@ -15,38 +16,54 @@ def layer_of(x: Array, i: Any) -> Array:
     return lax.dynamic_slice_in_dim(x, i, 1, 0)
 
 
+def is_cut_by_rows(leaf: StoredArray) -> bool:
+    """Whether all that a stored array of layers consists of has an index for each of them."""
+    rows = leaf.by_rows()
+    return len(rows) == len(jax.tree.leaves(leaf)) and all(n == 1 for _, n in rows)
+
+
 class Stack:
     """A leaf of the parameters or of the state, of all layers, in references."""
 
     def __init__(self, leaf: Any) -> None:
-        self.leaf = leaf.opened(1) if isinstance(leaf, StoredArray) else jnp.asarray(leaf)
-        self.refs = [jax.new_ref(x) for x, _ in rows_of(self.leaf)]
+        is_stored_by_rows = isinstance(leaf, StoredArray) and is_cut_by_rows(leaf)
+        self.leaf = leaf.opened(1) if is_stored_by_rows else leaf
+        # Of another form, a layer is a layer of each of its arrays.
+        self.is_whole = isinstance(leaf, StoredArray) and not is_stored_by_rows
+        self.refs = [jax.new_ref(x) for x in self._arrays(self.leaf)]
 
-    def now(self) -> Any:
-        """Return the leaf of all layers as it is now."""
-        return with_rows(self.leaf, [ref[...] for ref in self.refs], self.leaf.shape)
+    def _arrays(self, leaf: Any) -> list[Array]:
+        return jax.tree.leaves(leaf) if self.is_whole else [x for x, _ in rows_of(leaf)]
 
-    def in_place(self, i: Any) -> StackedLayer:
-        """Return a layer where it is."""
-        return StackedLayer(self.now(), i)
+    def _of(self, arrays: list[Array], shape: tuple[int, ...]) -> Any:
+        if self.is_whole:
+            return jax.tree.unflatten(jax.tree.structure(self.leaf), arrays)
+        return with_rows(self.leaf, arrays, shape)
+
+    def in_place(self, i: Any) -> Any:
+        """Return a layer where it is, if its form allows it."""
+        if self.is_whole:
+            return self.layer(i)
+        return StackedLayer(self._of([ref[...] for ref in self.refs], self.leaf.shape), i)
 
     def layer(self, i: Any) -> Any:
         """Return a layer by itself, with a first axis of length 1."""
-        return self.in_place(i).layer()
+        arrays = [layer_of(ref[...], i) for ref in self.refs]
+        return self._of(arrays, (1, *self.leaf.shape[1:]))
 
     def set(self, i: Any, new: Any) -> None:
         """Put a layer in its place."""
         if isinstance(new, StackedLayer):
-            for ref, (x, _) in zip(self.refs, rows_of(new.stack), strict=True):
+            for ref, x in zip(self.refs, self._arrays(new.stack), strict=True):
                 ref[...] = x
             return
-        for ref, (x, _) in zip(self.refs, rows_of(new), strict=True):
+        for ref, x in zip(self.refs, self._arrays(new), strict=True):
             ref[...] = lax.dynamic_update_slice_in_dim(ref[...], x, i, 0)
 
     def end(self) -> Any:
         """Return the leaf of all layers; nothing else may be done with it."""
-        leaf = with_rows(self.leaf, [jax.ref.freeze(ref) for ref in self.refs], self.leaf.shape)
-        return leaf.closed() if isinstance(leaf, StoredArray) else leaf
+        leaf = self._of([jax.ref.freeze(ref) for ref in self.refs], self.leaf.shape)
+        return leaf.closed() if isinstance(leaf, StoredArray) and not self.is_whole else leaf
 
 
 def leaves_of_state(state: Any) -> list[Any]:

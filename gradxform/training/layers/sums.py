@@ -16,6 +16,8 @@ from gradxform._jax.jaxprs import as_open_jaxpr, variables_in
 from gradxform.leaves import Path
 from gradxform.types import Array
 
+__all__ = []
+
 AXIS = "parts of a tree that are seen in turn"
 
 
@@ -95,7 +97,9 @@ def totals_asked_for(step: Callable[[Totals], Any], args: Any) -> list[Asked]:
 def nothing_of(asked: Asked) -> Array:
     """Return what a total is before anything is added to it."""
     if asked.kind == "largest":
-        least = -jnp.inf if jnp.issubdtype(asked.dtype, jnp.floating) else jnp.iinfo(asked.dtype).min
+        least = (
+            -jnp.inf if jnp.issubdtype(asked.dtype, jnp.floating) else jnp.iinfo(asked.dtype).min
+        )
         return jnp.full(asked.shape, least, asked.dtype)
     return jnp.zeros(asked.shape, asked.dtype)
 

@@ -1,0 +1,46 @@
+"""Which parameter each array of a state belongs to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from gradxform.leaves import Path, flatten_with_names
+from gradxform.leaves.slot_dims import owner_of
+from gradxform.tree.params_in_state import map_params
+from gradxform.types import Params, PyTree
+
+_NO_OWNER = -1
+
+
+def owners_of(
+    tx: Any, params: Params, paths: Sequence[Path], state: PyTree
+) -> list[tuple[int | None, Path, Path]]:
+    """Return for every leaf of a state the index of its parameter, its path, and the end of that.
+
+    The index is None for a leaf that belongs to all parameters; the end is what comes after the
+    path of the parameter, where the path tells.
+
+    Args:
+      tx: the transform.
+      params: the parameters, or their shapes and dtypes.
+      paths: their paths.
+      state: what `tx.init(params)` returns, or the shapes.
+    """
+    indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(paths))))
+
+    def index_of(_: Any, index: Any) -> int:
+        # One array for all parameters, as inside `flatten`, meets the whole tree of indices.
+        return index if isinstance(index, int) else _NO_OWNER
+
+    try:
+        owners = map_params(tx, index_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
+    except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
+        owners = jax.tree.map(lambda _: _NO_OWNER, state)
+    by_path = {path: i for i, path in enumerate(paths)}
+    out: list[tuple[int | None, Path, Path]] = []
+    named, _ = flatten_with_names(state)
+    for (names, _), owner in zip(named, jax.tree.leaves(owners), strict=True):
+        path, rest = owner_of(names, by_path) if owner == _NO_OWNER else (None, ())
+        out.append((by_path.get(path) if owner == _NO_OWNER else owner, names, rest))
+    return out
