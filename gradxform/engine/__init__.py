@@ -4,7 +4,7 @@ Transforms, wrappers and distributed code use only the names below. The modules:
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
 to one; `matrices` lifts rules for whole matrices, `cuts` says how arrays are divided over devices,
 `rounds` sums over whole arrays where devices have pieces, and `renewal` spreads costly parts of
-rules over steps; `chunks` and `calls` decide which leaves share a compiled call and how it is
+rules over steps; `together` has arrays made in one pass; `chunks` and `calls` decide which leaves share a compiled call and how it is
 compiled; `storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards`
 sum over whole trees, also over trees that are divided over devices.
 """
@@ -88,5 +88,6 @@ if TYPE_CHECKING:
         tree_sums as tree_sums,
     )
     from gradxform.engine.tiles import apply_stored as apply_stored, goes_by_tiles as goes_by_tiles
+    from gradxform.engine.together import made_with as made_with
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

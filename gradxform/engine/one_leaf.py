@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from gradxform.engine.folded import apply_folded
 from gradxform.engine.rows import reach_of
 from gradxform.engine.tiles import apply_stored
+from gradxform.engine.together import made_with
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
@@ -44,7 +45,7 @@ def apply_rules(
     """
     if are_arrays_here(itertools.chain((p,), *slots)):
         u, new = apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
-        return (sum_as_first(p, u) if is_last else u), new
+        return (made_with(sum_as_first(p, u), itertools.chain(*new)) if is_last else u), new
     parts = _parts_by_reach(rules, g, p)
     if len(parts) > 1:
         u, all_new = g, []
