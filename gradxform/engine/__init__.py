@@ -88,6 +88,10 @@ if TYPE_CHECKING:
         tree_sums as tree_sums,
     )
     from gradxform.engine.tiles import apply_stored as apply_stored, goes_by_tiles as goes_by_tiles
-    from gradxform.engine.together import made_with as made_with
+    from gradxform.engine.together import (
+        made_with as made_with,
+        read_again as read_again,
+        with_slots as with_slots,
+    )
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

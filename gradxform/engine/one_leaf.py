@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from gradxform.engine.folded import apply_folded
 from gradxform.engine.rows import reach_of
 from gradxform.engine.tiles import apply_stored
-from gradxform.engine.together import made_with
+from gradxform.engine.together import in_one_pass
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
@@ -45,7 +45,9 @@ def apply_rules(
     """
     if are_arrays_here(itertools.chain((p,), *slots)):
         u, new = apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
-        return (made_with(sum_as_first(p, u), itertools.chain(*new)) if is_last else u), new
+        if not is_last:
+            return u, new
+        return in_one_pass(g, sum_as_first(p, u), slots, new, _are_by_row(rules))
     parts = _parts_by_reach(rules, g, p)
     if len(parts) > 1:
         u, all_new = g, []
@@ -69,6 +71,10 @@ def apply_rules(
     return (sum_as_first(p, u) if is_last else u), new
 
 
+def _are_by_row(rules: Sequence[Any]) -> bool:
+    return all(reach_of(rule) in ("entry", "row") for rule in rules)
+
+
 def _parts_by_reach(rules: Sequence[Any], g: Any, p: Any) -> list[slice]:
     """Return the rules in parts: those that look at the whole leaf go through it apart.
 
@@ -78,7 +84,7 @@ def _parts_by_reach(rules: Sequence[Any], g: Any, p: Any) -> list[slice]:
     is_wide = dtype_of(g) == at_least_float32(promote(dtype_of(g), dtype_of(g if p is None else p)))
     if isinstance(g, RowSparse) or not is_wide:
         return [slice(None)]
-    alike = itertools.groupby(range(len(rules)), lambda k: reach_of(rules[k]) in ("entry", "row"))
+    alike = itertools.groupby(range(len(rules)), lambda k: _are_by_row(rules[k : k + 1]))
     ends = list(itertools.accumulate(len(list(some)) for _, some in alike))
     return list(itertools.starmap(slice, zip([0, *ends], ends, strict=False)))
 
