@@ -36,10 +36,10 @@ def apply_rules(
     live: Sequence[Any],
     g: Any,
     p: Any,
-    slots: tuple[tuple[Any, ...], ...],
+    slots: Slots,
     local: Sequence[tuple[Any, ...]],
     shared: Sequence[tuple[Any, ...]],
-) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+) -> tuple[Any, Slots]:
     """Apply rules to one leaf, whose slots a state may store in another form or memory.
 
     The arguments are those of `apply_to_arrays`. If `is_last`, nothing comes after the rules, and
@@ -115,7 +115,7 @@ def _are_remade(rules: Sequence[Any], p: Any, slots: Slots, last: slice) -> bool
         return False
     if any(jnp.shape(x) == jnp.shape(p) for x in itertools.chain(*slots[: last.start])):
         return False
-    return all(rule.by_entry_after_sums or _are_by_row([rule]) for rule in rules)
+    return all(rule.by_entry_after_sums or reach_of(rule) == "entry" for rule in rules)
 
 
 def _are_by_row(rules: Sequence[Any]) -> bool:

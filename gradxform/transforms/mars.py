@@ -70,8 +70,9 @@ class scale_by_mars(ArrayRule):
         """Return the corrected and clipped gradient, and the gradient for the next step."""
         c = self._corrected(g, last, is_first)
         if self.locality == "array":
-            again = self._corrected(*engine.read_again(g, last), is_first)
-            c = shrinking(array_norm(again), 0.25 * self.max_norm) * c
+            now, before = engine.read_again(g, last)
+            norm = array_norm(self._corrected(now, before, is_first))
+            c = shrinking(norm, 0.25 * self.max_norm) * c
         return 4 * c, g
 
     def _corrected(self, g: Array, last: Array, is_first: Array) -> Array:
