@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
-from gradxform.base import check_transform, transform
+from gradxform.base import ArrayRule, EmptyState, check_transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     as_number,
+    as_rounded,
     at_least_float32,
     cast,
     promote,
@@ -24,9 +25,11 @@ from gradxform.numerics import (
     times,
 )
 from gradxform.slots import zero_count
-from gradxform.types import Array, Fraction, OptState, PositiveInt, Range, Updates
+from gradxform.tree.apply import apply_updates
+from gradxform.types import Array, DType, Fraction, OptState, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.parts import all_parts, records_params
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -170,6 +173,15 @@ class loss_scale(Guard):
 
     def update(self, updates, state, params=None, **extra):
         """Run the inner update on the gradients of the loss itself, if they are finite."""
+        return self._updated(updates, state, params, extra, False)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after the update, or as they are if it is skipped."""
+        return self._updated(updates, state, params, extra, True)
+
+    def _updated(
+        self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], to_params: bool
+    ) -> tuple[Any, LossScaleState]:
         check_state(self, state, LossScaleState)
         updates = engine.merged_rows(updates)
         for i, g in enumerate(flatten_updates(updates)[0]):  # the factor would make integers floats
@@ -184,22 +196,37 @@ class loss_scale(Guard):
         findings = check(self, updates, state, params, extra)
         finite = findings.finite
 
-        arguments = updates, state.inner_state, params, extra
+        # Updates have the dtype of their gradients: those of 16 bits are rounded, and then added.
+        dtypes = {dtype_of(g) for g in flatten_updates(updates)[0]}
+        narrow = {dtype for dtype in dtypes if at_least_float32(dtype) != dtype}
+        is_alike = len(dtypes) == 1 and not records_params(self.inner)
+        adds = to_params and (not narrow or is_alike)
+        inner, inner_state = self.inner, state.inner_state
+        if adds and narrow:
+            inner = chain(inner, _rounded_updates(*narrow))
+            inner_state = (inner_state, EmptyState())
+        arguments = updates, inner_state, params, extra
         new, inner_state = update_when(
             self,
-            self.inner,
+            inner,
             finite,
             *arguments,
             zeros=True,
             before=jax.tree_util.Partial(_updates_times_loss_scale, factor),
             found=findings.inside,
+            to_params=adds,
         )
+        if adds and narrow:
+            inner_state = inner_state[0]
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         state = state._replace(
             **self._next_scale(state, finite), total_skipped=skipped, inner_state=inner_state
         )
         self._raise_if_stuck(state)
-        return _unscaled_like_grads(new, updates), state
+        if adds:
+            return new, state
+        new = _unscaled_like_grads(new, updates)
+        return (apply_updates(params, new) if to_params else new), state
 
     def _next_scale(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
         """Return the fields of the state that follow the scale, after this step."""
@@ -254,6 +281,19 @@ def unscaled_updates(updates: Updates, scale: Array) -> Updates:
 def _updates_times_loss_scale(factor: Array, updates: Updates) -> Updates:
     leaves, treedef = flatten_updates(updates)
     return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times_loss_scale, [leaves], factor))
+
+
+@transform
+class _rounded_updates(ArrayRule):
+    """Round updates to a dtype, before they are added."""
+
+    dtype: DType
+
+    locality = "entry"
+
+    def rule(self, g, p):
+        """Return the update with fewer digits, in the dtype that it has."""
+        return as_rounded(cast(g, self.dtype), g.dtype)
 
 
 def _leaf_times_loss_scale(g: Any, factor: Array) -> Any:

@@ -108,6 +108,20 @@ def test_sums_in_few_bits_are_rounded_alike(name, dtype):
         check_equal(ours[0], others[0], ulps=0)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("inner", ["chain", "8 bits", "average"])
+def test_a_scaled_step_adds_what_it_would_return(inner, dtype):
+    """Gradients of 16 bits round the updates before these are added."""
+    tx, params = gx.loss_scale(KINDS[inner], 2.0**10), drawn(0)
+    grads = partial(drawn, dtype=dtype)
+    ours, others = (steps(step, tx, params, 3, grads) for step in (gx.apply_gradients, in_turns))
+    check_equal(ours, others, ulps=4 if dtype == jnp.float32 else 1)
+    not_finite = grads(1) | {"b": jnp.full(7, jnp.inf, dtype)}
+    skipped, state = gx.apply_gradients(tx, not_finite, ours[1], ours[0])
+    check_equal(skipped, ours[0], ulps=0)
+    assert int(state.total_skipped) == 1
+
+
 @pytest.fixture
 def in_tiles(monkeypatch):
     """Narrow parameters go by tiles, as on other processors than CPUs."""
