@@ -9,26 +9,27 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
-from gradxform.base import ArrayRule, EmptyState, check_transform, transform
+from gradxform.base import ArrayRule, check_transform, locality_of, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     as_number,
-    as_rounded,
     at_least_float32,
     cast,
     promote,
     safe_increment,
     scalar,
+    scalar_dtype,
     times,
 )
 from gradxform.slots import zero_count
 from gradxform.tree.apply import apply_updates
-from gradxform.types import Array, DType, Fraction, OptState, PositiveInt, Range, Updates
+from gradxform.types import Array, Fraction, OptState, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.one_pass import is_one_run
 from gradxform.wrappers.parts import all_parts, records_params
 from gradxform.wrappers.update_when import update_when
 
@@ -196,28 +197,27 @@ class loss_scale(Guard):
         findings = check(self, updates, state, params, extra)
         finite = findings.finite
 
-        # Updates have the dtype of their gradients: those of 16 bits are rounded, and then added.
-        dtypes = {dtype_of(g) for g in flatten_updates(updates)[0]}
-        narrow = {dtype for dtype in dtypes if at_least_float32(dtype) != dtype}
-        is_alike = len(dtypes) == 1 and not records_params(self.inner)
-        adds = to_params and (not narrow or is_alike)
-        inner, inner_state = self.inner, state.inner_state
-        if adds and narrow:
-            inner = chain(inner, _rounded_updates(*narrow))
-            inner_state = (inner_state, EmptyState())
-        arguments = updates, inner_state, params, extra
+        given, one_pass = self.inner, to_params and _takes_scaled(self.inner)
+        # Updates have the dtype of their gradients, which rounds those of 16 bits. Rules that run
+        # together round what they return; other parts must not round what they hand on.
+        adds = one_pass or (to_params and not any(map(_is_narrow, flatten_updates(updates)[0])))
+        inner_state, before = state.inner_state, None
+        if one_pass:
+            given = chain(_unscale(), given)
+            inner_state = (_UnscaleState(factor), inner_state)
+        else:
+            before = jax.tree_util.Partial(_updates_times_loss_scale, factor)
         new, inner_state = update_when(
             self,
-            inner,
+            given,
             finite,
-            *arguments,
+            *(updates, inner_state, params, extra),
             zeros=True,
-            before=jax.tree_util.Partial(_updates_times_loss_scale, factor),
+            before=before,
             found=findings.inside,
             to_params=adds,
         )
-        if adds and narrow:
-            inner_state = inner_state[0]
+        inner_state = inner_state[1] if one_pass else inner_state
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         state = state._replace(
             **self._next_scale(state, finite), total_skipped=skipped, inner_state=inner_state
@@ -283,17 +283,40 @@ def _updates_times_loss_scale(factor: Array, updates: Updates) -> Updates:
     return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times_loss_scale, [leaves], factor))
 
 
+class _UnscaleState(NamedTuple):
+    """What `_unscale` multiplies by."""
+
+    factor: Array  # scalar, at least float32
+
+
 @transform
-class _rounded_updates(ArrayRule):
-    """Round updates to a dtype, before they are added."""
+class _unscale(ArrayRule):
+    """Multiply gradients by the inverse of the scale, which is in the state."""
 
-    dtype: DType
-
+    State = _UnscaleState
     locality = "entry"
+    handles_complex = True
 
-    def rule(self, g, p):
-        """Return the update with fewer digits, in the dtype that it has."""
-        return as_rounded(cast(g, self.dtype), g.dtype)
+    def init(self, params):
+        """Return a factor of 1."""
+        return _UnscaleState(jnp.ones((), scalar_dtype()))
+
+    def prepare(self, updates, state, params):
+        """Return the state, and the factor."""
+        return state, state.factor
+
+    def rule(self, g, p, factor):
+        """Return the gradient of the loss itself."""
+        return times(factor, g)
+
+
+def _takes_scaled(tx: Any) -> bool:
+    """Whether rules that run together, tile by tile, may begin with gradients of a scaled loss."""
+    return is_one_run(tx) and locality_of(tx) != "tree" and not records_params(tx)
+
+
+def _is_narrow(g: Any) -> bool:
+    return at_least_float32(dtype_of(g)) != dtype_of(g)
 
 
 def _leaf_times_loss_scale(g: Any, factor: Array) -> Any:

@@ -159,15 +159,13 @@ def _rows_of_memory(memory: Memory, index: Array) -> Array:
     m, start = len(memory.scales), 0
     of_y = of_s = jnp.zeros((m, len(index)), memory.scales.dtype)
     for s, y in zip(memory.s, memory.y, strict=True):
-        shape, size = s.shape[1:] or (1,), s[0].size
+        size = s[0].size
         if size:
             own = index - start
             is_here = (own >= 0) & (own < size)
-            # Entry by entry: for flat arrays, or for all pairs of an entry together, TPUs would lay
-            # out the whole memory anew.
-            place = (jnp.arange(m)[:, None], *jnp.unravel_index(jnp.clip(own, 0, size - 1), shape))
+            own = jnp.clip(own, 0, size - 1)
             of_y, of_s = (
-                total + jnp.where(is_here, cast(x.reshape(m, *shape)[place], total.dtype), 0)
+                total + jnp.where(is_here, cast(x.reshape(m, size)[:, own], total.dtype), 0)
                 for total, x in ((of_y, y), (of_s, s))
             )
         start += size
