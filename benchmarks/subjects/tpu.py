@@ -192,7 +192,7 @@ REASONS: dict[str, tuple[str, list[str]]] = {
         ["MultiSteps(adamw, 4)"],
     ),
     "collectives": (
-        "what is sent passes through the memory, once an axis; what has come is copied to its place",
+        "what is sent passes through the memory, once an axis; what comes is copied to its place",
         [*SHARDED],
     ),
 }
