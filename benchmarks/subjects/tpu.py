@@ -155,7 +155,7 @@ REASONS: dict[str, tuple[str, list[str]]] = {
         "a norm or mean is known only after a pass; what it scales is read, or made, in another",
         [
             *("adafactor", "adai", "amos", "came", "cautious_adamw", "cautious_lion", "fromage"),
-            *("lamb", "lars", "momo", "momo_adam", "normalized_sgd", "polyak_sgd"),
+            *("lamb", "lars", "mars_adamw", "momo", "momo_adam", "normalized_sgd", "polyak_sgd"),
             *("rowwise_adagrad", "stable_adamw"),
         ],
     ),
@@ -166,15 +166,7 @@ REASONS: dict[str, tuple[str, list[str]]] = {
             "tam",
         ],
     ),
-    "chained norms": ("several norms, each of what the last one scales", ["racs"]),
-    "copies": (
-        "the compiler takes two passes, and copies state that the first would overwrite",
-        ["adadelta", "ranger", "spam", "lookahead(adamw)"],
-    ),
-    "moved state": (
-        "an array of the state, or of the gradients, becomes the next value of another, by a copy",
-        ["mars_adamw", "ranger21"],
-    ),
+    "chained norms": ("several norms, each of what the last one scales", ["racs", "ranger21"]),
     "examples": (
         "gradients of examples are clipped before they are added, and noise is made beside them",
         ["dpsgd"],
@@ -200,7 +192,7 @@ REASONS: dict[str, tuple[str, list[str]]] = {
         ["MultiSteps(adamw, 4)"],
     ),
     "collectives": (
-        "what is sent passes through the memory; parameters are copied before and after",
+        "what is sent passes through the memory, once an axis; what comes is copied to its place",
         [*SHARDED],
     ),
 }

@@ -147,6 +147,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.shards": "as_layers as_shards check_bound is_seen_in_parts largest_of_parts only_adds_up over_all_shards shard_axes total_over_shards true_on_all_shards",
         "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
         "gradxform.engine.tiles": "apply_stored goes_by_tiles",
+        "gradxform.engine.together": "made_with read_again sent_here with_slots",
     },
     "gradxform.experimental": {
         "gradxform.experimental": "aggregating",

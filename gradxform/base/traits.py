@@ -355,6 +355,16 @@ class RuleTraits(Traits):
             "touches_rows_or_refuses",
         ),
     ] = None
+    by_entry_after_sums: Annotated[
+        ClassVar[bool],
+        Trait(
+            "With the results of `array_sums` known, `rule` computes its update entry by entry, so "
+            "that tiles of it can be made where they are used.",
+            "Rules whose update stored slots may follow, for TPUs.",
+            "engine/one_leaf",
+            "tests/engine/test_one_pass.py",
+        ),
+    ] = False
 
 
 class GuardTraits(Traits):

@@ -1,12 +1,13 @@
 """How a rule for one array becomes an update of a tree.
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
-neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
-to one; `matrices` lifts rules for whole matrices, `cuts` says how arrays are divided over devices,
+neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them to
+one; `matrices` lifts rules for whole matrices, `cuts` says how arrays are divided over devices,
 `rounds` sums over whole arrays where devices have pieces, and `renewal` spreads costly parts of
-rules over steps; `chunks` and `calls` decide which leaves share a compiled call and how it is
-compiled; `storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards`
-sum over whole trees, also over trees that are divided over devices.
+rules over steps; `together` has arrays made in one pass; `chunks` and `calls` decide which leaves
+share a compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by
+touched rows; `sums` and `shards` sum over whole trees, also over trees that are divided over
+devices.
 """
 
 from typing import TYPE_CHECKING
@@ -92,5 +93,11 @@ if TYPE_CHECKING:
         tree_sums as tree_sums,
     )
     from gradxform.engine.tiles import apply_stored as apply_stored, goes_by_tiles as goes_by_tiles
+    from gradxform.engine.together import (
+        made_with as made_with,
+        read_again as read_again,
+        sent_here as sent_here,
+        with_slots as with_slots,
+    )
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

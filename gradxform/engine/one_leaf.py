@@ -11,15 +11,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform.engine.folded import apply_folded
+from gradxform.engine.rounds import cut_here, known_sums
 from gradxform.engine.rows import reach_of
-from gradxform.engine.tiles import apply_stored
+from gradxform.engine.tiles import Remade, Slots, apply_stored, goes_by_tiles
+from gradxform.engine.together import in_one_pass
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import slot_fields
-from gradxform.leaves.storage import are_arrays_here, as_seen
+from gradxform.leaves.storage import are_arrays_here, as_seen, is_stored
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, sum_as_first
 from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
@@ -33,10 +36,10 @@ def apply_rules(
     live: Sequence[Any],
     g: Any,
     p: Any,
-    slots: tuple[tuple[Any, ...], ...],
+    slots: Slots,
     local: Sequence[tuple[Any, ...]],
     shared: Sequence[tuple[Any, ...]],
-) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+) -> tuple[Any, Slots]:
     """Apply rules to one leaf, whose slots a state may store in another form or memory.
 
     The arguments are those of `apply_to_arrays`. If `is_last`, nothing comes after the rules, and
@@ -44,28 +47,79 @@ def apply_rules(
     """
     if are_arrays_here(itertools.chain((p,), *slots)):
         u, new = apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
-        return (sum_as_first(p, u) if is_last else u), new
+        if not is_last:
+            return u, new
+        return in_one_pass(g, sum_as_first(p, u), slots, new, _are_by_row(rules))
     parts = _parts_by_reach(rules, g, p)
-    if len(parts) > 1:
-        u, all_new = g, []
-        for part in parts:
-            is_end = is_last and part is parts[-1]
-            seen = p if is_end else as_seen(p)
-            given = live, u, seen, slots[part], local[part], shared[part]
-            u, new = apply_rules(rules[part], statics[part], is_end, *given)
+    if len(parts) == 1:
+        return _apply_to_stored(rules, statics, is_last, live, g, p, slots, local, shared)
+    first = slice(parts[-1].start)
+    again = is_last and _are_remade(rules[first], p, slots, parts[-1])
+    u, all_new = g, []
+    with known_sums() if again else contextlib.nullcontext([]) as sums:
+        for part in parts[:-1]:
+            given = live, u, as_seen(p), slots[part], local[part], shared[part]
+            u, new = apply_rules(rules[part], statics[part], False, *given)
             all_new += new
-        return u, tuple(all_new)
 
-    def apply(g: Any, p: Any, slots: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+    def remade(p: Any, turn: Any) -> Any:
+        # Depending on the turn, it is made there, a tile at a time, and not held for all turns.
+        now, _ = lax.optimization_barrier((g, jnp.asarray(turn)))
+        with known_sums(sums):
+            seen = tuple([tuple(map(as_seen, group)) for group in slots[first]])
+            given = live, now, p, seen, local[first], shared[first]
+            return apply_to_arrays(rules[first], statics[first], *given)[0]
+
+    part = parts[-1]
+    given = live, u, p if is_last else as_seen(p), slots[part], local[part], shared[part]
+    u, new = _apply_to_stored(
+        rules[part], statics[part], is_last, *given, remade if again else None
+    )
+    return u, (*all_new, *new)
+
+
+def _apply_to_stored(
+    rules: Sequence[Any],
+    statics: Sequence[Any],
+    is_last: bool,
+    live: Sequence[Any],
+    g: Any,
+    p: Any,
+    slots: Slots,
+    local: Sequence[tuple[Any, ...]],
+    shared: Sequence[tuple[Any, ...]],
+    remade: Remade | None = None,
+) -> tuple[Any, Slots]:
+    """Apply rules that go through the leaf together; see `apply_rules` and `apply_stored`."""
+    if are_arrays_here(itertools.chain((p,), *slots)):
+        return apply_rules(rules, statics, is_last, live, g, p, slots, local, shared)
+
+    def apply(g: Any, p: Any, slots: Any) -> tuple[Any, Slots]:
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
     scalars = [x for group in (*local, *shared) for x in group if x is not None]
     arguments = apply, rules, scalars, g, p, slots
     result = apply_folded(*arguments)
     if result is None:
-        return apply_stored(*arguments, is_last)
+        return apply_stored(*arguments, is_last, remade)
     u, new = result
     return (sum_as_first(p, u) if is_last else u), new
+
+
+def _are_remade(rules: Sequence[Any], p: Any, slots: Slots, last: slice) -> bool:
+    """Whether rules run again where rules after them, `last`, go by tiles.
+
+    Their update is then not held in between. Their old slots are, and must be small beside it.
+    """
+    if is_stored(p) or cut_here().cuts or not goes_by_tiles(p, [*itertools.chain(*slots[last])]):
+        return False
+    if any(jnp.shape(x) == jnp.shape(p) for x in itertools.chain(*slots[: last.start])):
+        return False
+    return all(rule.by_entry_after_sums or reach_of(rule) == "entry" for rule in rules)
+
+
+def _are_by_row(rules: Sequence[Any]) -> bool:
+    return all(reach_of(rule) in ("entry", "row") for rule in rules)
 
 
 def _parts_by_reach(rules: Sequence[Any], g: Any, p: Any) -> list[slice]:
@@ -77,7 +131,7 @@ def _parts_by_reach(rules: Sequence[Any], g: Any, p: Any) -> list[slice]:
     is_wide = dtype_of(g) == at_least_float32(promote(dtype_of(g), dtype_of(g if p is None else p)))
     if isinstance(g, RowSparse) or not is_wide:
         return [slice(None)]
-    alike = itertools.groupby(range(len(rules)), lambda k: reach_of(rules[k]) in ("entry", "row"))
+    alike = itertools.groupby(range(len(rules)), lambda k: _are_by_row(rules[k : k + 1]))
     ends = list(itertools.accumulate(len(list(some)) for _, some in alike))
     return list(itertools.starmap(slice, zip([0, *ends], ends, strict=False)))
 

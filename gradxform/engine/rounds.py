@@ -7,8 +7,9 @@ computed again with the totals known, up to its next call. XLA computes only onc
 twice.
 """
 
+import contextlib
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,6 +43,16 @@ class _Leaf(NamedTuple):
 
 
 _LEAF: contextvars.ContextVar[_Leaf | None] = contextvars.ContextVar("leaf", default=None)
+
+
+class _Known(NamedTuple):
+    """The sums of rules that run twice: whole, and again where their updates are used."""
+
+    sums: list[Any]  # of their calls, in order
+    are_given: bool  # whether each call takes one; else each adds one
+
+
+_KNOWN: contextvars.ContextVar[_Known | None] = contextvars.ContextVar("known", default=None)
 
 
 class _Wait(Exception):
@@ -105,6 +116,21 @@ def array_max(x: Array, axes: Any = None, keepdims: bool = False) -> Array:
     return _totals_over_pieces("max", local, [(x, axes)])
 
 
+@contextlib.contextmanager
+def known_sums(sums: Sequence[Any] | None = None) -> Iterator[list[Any]]:
+    """Note what sums over whole arrays are, or let rules that run again get what was noted.
+
+    Args:
+      sums: what was noted; None to note it, in the list that is yielded.
+    """
+    known = _Known([] if sums is None else list(sums), sums is not None)
+    token = _KNOWN.set(known)
+    try:
+        yield known.sums
+    finally:
+        _KNOWN.reset(token)
+
+
 def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -> list[Array]:
     """Return the totals of what each device has computed of its pieces, by one exchange.
 
@@ -114,7 +140,7 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
     """
     now = _LEAF.get()
     if now is None or not any(names for _, names in parts):
-        return [x for x, _ in parts]
+        return _noted([x for x, _ in parts])
     if now.totals:
         total = iter(now.totals.pop(0))
         return [next(total) if names else x for x, names in parts]
@@ -125,6 +151,17 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
         if names
     ]
     raise _Wait([x for x, _ in waiting], [kind for _, kind in waiting])
+
+
+def _noted(sums: list[Any]) -> list[Any]:
+    """Return sums of whole arrays, or those that are known."""
+    known = _KNOWN.get()
+    if known is None:
+        return sums
+    if known.are_given:
+        return known.sums.pop(0)
+    known.sums.append(sums)
+    return sums
 
 
 def _totals_over_pieces(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:

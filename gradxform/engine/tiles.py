@@ -40,6 +40,7 @@ SMALL = 1 << 12  # leaves with fewer entries are computed whole
 
 Slots = tuple[tuple[Any, ...], ...]
 Apply = Callable[[Any, Any, Slots], tuple[Any, Slots]]
+Remade = Callable[[Any, Any], Any]
 
 
 class Tiling(NamedTuple):
@@ -62,6 +63,7 @@ def apply_stored(
     p: Any,
     slots: Slots,
     is_last: bool,
+    remade: Remade | None = None,
 ) -> tuple[Any, Slots]:
     """Apply rules to a leaf that has slots stored in another form or memory.
 
@@ -74,6 +76,8 @@ def apply_stored(
       slots: for each rule its slots, as the state keeps them.
       is_last: whether nothing comes after the rules: then the first result is the new parameter,
         which takes the place of the old one tile by tile, as an update that of its gradient.
+      remade: makes the gradient anew, of the parameter and the number of the tile, if `is_last`:
+        only the tile of it is used.
     """
     stored = [x for group in slots for x in group] + [p] * is_stored(p)
     layers = [x for x in stored if isinstance(x, StackedLayer)]
@@ -95,7 +99,8 @@ def apply_stored(
         cut = lambda x: _rows(x, i, rows, count, ways)  # noqa: E731
         result, old = now
         tiles_of_slots = tuple(tuple(map(cut, group)) for group in old)
-        tiles = (cut(g), cut(result)) if is_last else (cut(result), None if p is None else cut(p))
+        u = g if remade is None else remade(result, i)
+        tiles = (cut(u), cut(result)) if is_last else (cut(result), None if p is None else cut(p))
         new = _apply_to_loaded_tile(apply, *tiles, tiles_of_slots, alone)
         put = lambda x, tile: _with_tile(x, tile, i, rows, ways)  # noqa: E731
         return put(result, new[0]), tuple(

@@ -72,6 +72,7 @@ class clip_by_block_rms(ArrayRule):
 
     locality = "array"
     sees_pieces = True
+    by_entry_after_sums = True
     handles_complex = True
 
     def rule(self, g, p):
@@ -96,6 +97,7 @@ class clip_by_block_norm(ArrayRule):
 
     locality = "array"
     sees_pieces = True
+    by_entry_after_sums = True
     handles_complex = True
 
     def rule(self, g, p):

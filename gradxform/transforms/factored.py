@@ -172,6 +172,7 @@ class scale_by_factored_rms(ArrayRule):
     State = FactoredState
     locality = "array"
     sees_pieces = True
+    by_entry_after_sums = True
     handles_complex = True
 
     def __post_init__(self):

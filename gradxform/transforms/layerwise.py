@@ -55,6 +55,7 @@ class scale_by_param_block_norm(ArrayRule):
 
     locality = "array"
     sees_pieces = True
+    by_entry_after_sums = True
     handles_complex = True
     needs_params = True
 
@@ -83,6 +84,7 @@ class scale_by_param_block_rms(ArrayRule):
 
     locality = "array"
     sees_pieces = True
+    by_entry_after_sums = True
     handles_complex = True
     needs_params = True
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import shrinking
 from gradxform.slots import zeros_like
@@ -67,10 +68,16 @@ class scale_by_mars(ArrayRule):
 
     def rule(self, g, last, p, is_first):
         """Return the corrected and clipped gradient, and the gradient for the next step."""
+        c = self._corrected(g, last, is_first)
+        if self.locality == "array":
+            now, before = engine.read_again(g, last)
+            norm = array_norm(self._corrected(now, before, is_first))
+            c = shrinking(norm, 0.25 * self.max_norm) * c
+        return 4 * c, g
+
+    def _corrected(self, g: Array, last: Array, is_first: Array) -> Array:
+        """Return a quarter of the corrected gradient."""
         # Of a quarter of each, because the change of huge gradients is beyond the range.
         quarter, of_last = 0.25 * g, 0.25 * last
         change = jnp.where(is_first, jnp.zeros_like(g), quarter - of_last)
-        c = quarter + (self.gamma * self.b1 / (1 - self.b1)) * change
-        if self.locality == "array":
-            c = shrinking(array_norm(c), 0.25 * self.max_norm) * c
-        return 4 * c, g
+        return quarter + (self.gamma * self.b1 / (1 - self.b1)) * change

@@ -107,7 +107,8 @@ def _pull_of_state(
 ) -> tuple[Array, Array]:
     """Return the update of the fast weights, and the new slow weights."""
     fast, change = _pull(u, p, slow, sync, step_size)
-    return fast, cast(cast(slow, change.dtype) + change, slow.dtype)
+    slow = cast(cast(slow, change.dtype) + change, slow.dtype)
+    return engine.made_with(fast, [slow]), slow
 
 
 @transform

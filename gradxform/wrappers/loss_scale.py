@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
-from gradxform.base import check_transform, transform
+from gradxform.base import ArrayRule, check_transform, locality_of, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
@@ -21,12 +21,16 @@ from gradxform.numerics import (
     promote,
     safe_increment,
     scalar,
+    scalar_dtype,
     times,
 )
 from gradxform.slots import zero_count
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, Fraction, OptState, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.one_pass import is_one_run
+from gradxform.wrappers.parts import all_parts, records_params
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -170,6 +174,15 @@ class loss_scale(Guard):
 
     def update(self, updates, state, params=None, **extra):
         """Run the inner update on the gradients of the loss itself, if they are finite."""
+        return self._updated(updates, state, params, extra, False)
+
+    def update_params(self, updates, state, params, **extra):
+        """Return the parameters after the update, or as they are if it is skipped."""
+        return self._updated(updates, state, params, extra, True)
+
+    def _updated(
+        self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], to_params: bool
+    ) -> tuple[Any, LossScaleState]:
         check_state(self, state, LossScaleState)
         updates = engine.merged_rows(updates)
         for i, g in enumerate(flatten_updates(updates)[0]):  # the factor would make integers floats
@@ -184,22 +197,36 @@ class loss_scale(Guard):
         findings = check(self, updates, state, params, extra)
         finite = findings.finite
 
-        arguments = updates, state.inner_state, params, extra
+        given, one_pass = self.inner, to_params and _takes_scaled(self.inner)
+        # Updates have the dtype of their gradients, which rounds those of 16 bits. Rules that run
+        # together round what they return; other parts must not round what they hand on.
+        adds = one_pass or (to_params and not any(map(_is_narrow, flatten_updates(updates)[0])))
+        inner_state, before = state.inner_state, None
+        if one_pass:
+            given = chain(_unscale(), given)
+            inner_state = (_UnscaleState(factor), inner_state)
+        else:
+            before = jax.tree_util.Partial(_updates_times_loss_scale, factor)
         new, inner_state = update_when(
             self,
-            self.inner,
+            given,
             finite,
-            *arguments,
+            *(updates, inner_state, params, extra),
             zeros=True,
-            before=jax.tree_util.Partial(_updates_times_loss_scale, factor),
+            before=before,
             found=findings.inside,
+            to_params=adds,
         )
+        inner_state = inner_state[1] if one_pass else inner_state
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         state = state._replace(
             **self._next_scale(state, finite), total_skipped=skipped, inner_state=inner_state
         )
         self._raise_if_stuck(state)
-        return _unscaled_like_grads(new, updates), state
+        if adds:
+            return new, state
+        new = _unscaled_like_grads(new, updates)
+        return (apply_updates(params, new) if to_params else new), state
 
     def _next_scale(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
         """Return the fields of the state that follow the scale, after this step."""
@@ -254,6 +281,42 @@ def unscaled_updates(updates: Updates, scale: Array) -> Updates:
 def _updates_times_loss_scale(factor: Array, updates: Updates) -> Updates:
     leaves, treedef = flatten_updates(updates)
     return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times_loss_scale, [leaves], factor))
+
+
+class _UnscaleState(NamedTuple):
+    """What `_unscale` multiplies by."""
+
+    factor: Array  # scalar, at least float32
+
+
+@transform
+class _unscale(ArrayRule):
+    """Multiply gradients by the inverse of the scale, which is in the state."""
+
+    State = _UnscaleState
+    locality = "entry"
+    handles_complex = True
+
+    def init(self, params):
+        """Return a factor of 1."""
+        return _UnscaleState(jnp.ones((), scalar_dtype()))
+
+    def prepare(self, updates, state, params):
+        """Return the state, and the factor."""
+        return state, state.factor
+
+    def rule(self, g, p, factor):
+        """Return the gradient of the loss itself."""
+        return times(factor, g)
+
+
+def _takes_scaled(tx: Any) -> bool:
+    """Whether rules that run together, tile by tile, may begin with gradients of a scaled loss."""
+    return is_one_run(tx) and locality_of(tx) != "tree" and not records_params(tx)
+
+
+def _is_narrow(g: Any) -> bool:
+    return at_least_float32(dtype_of(g)) != dtype_of(g)
 
 
 def _leaf_times_loss_scale(g: Any, factor: Array) -> Any:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from gradxform import engine
 from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of
 from gradxform.leaves import require_params
@@ -94,4 +95,6 @@ class reset_state(Transform):
             fresh = jax.tree.unflatten(structure, [x if mark else y for mark, x, y in each])
         inner_state = begun_anew(due, fresh, old)
         us, inner_state = call_update(self.inner, updates, inner_state, params, extra)
+        if self.locality == "entry":
+            us = engine.with_slots(us, inner_state)
         return us, ResetStateState(count, inner_state)

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.engine import tiles
+from gradxform.engine import folded, one_leaf, tiles, together
 from gradxform.numerics import scalar_dtype
 from gradxform.sparse import RowSparse
 from gradxform.testing.promise import check_close
@@ -108,6 +108,20 @@ def test_sums_in_few_bits_are_rounded_alike(name, dtype):
         check_equal(ours[0], others[0], ulps=0)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("inner", ["chain", "8 bits", "average"])
+def test_a_scaled_step_adds_what_it_would_return(inner, dtype):
+    """Gradients of 16 bits round the updates before these are added."""
+    tx, params = gx.loss_scale(KINDS[inner], 2.0**10), drawn(0)
+    grads = partial(drawn, dtype=dtype)
+    ours, others = (steps(step, tx, params, 3, grads) for step in (gx.apply_gradients, in_turns))
+    check_equal(ours, others, ulps=4 if dtype == jnp.float32 else 1)
+    not_finite = grads(1) | {"b": jnp.full(7, jnp.inf, dtype)}
+    skipped, state = gx.apply_gradients(tx, not_finite, ours[1], ours[0])
+    check_equal(skipped, ours[0], ulps=0)
+    assert int(state.total_skipped) == 1
+
+
 @pytest.fixture
 def in_tiles(monkeypatch):
     """Narrow parameters go by tiles, as on other processors than CPUs."""
@@ -142,6 +156,44 @@ def test_narrow_parameters_in_tiles_have_the_numbers_of_whole_ones(kind, in_tile
         monkeypatch.setattr(tiles, "ON_CPU", most)
         results.append(steps(gx.apply_gradients, tx, params))
     check_equal(*results, ulps=1)
+
+
+@pytest.fixture
+def on_tpus(monkeypatch):
+    """Programs are those for TPUs, where these differ."""
+    for module in (folded, tiles, together):
+        monkeypatch.setattr(module, "platform_of", lambda x: "tpu")
+    monkeypatch.setattr(tiles, "ELSEWHERE", 1 << 10)
+
+
+OF_TPUS = {
+    **{name: tx for name, tx in KINDS.items() if name != "by chance"},  # tiles draw other numbers
+    "adadelta": gx.adadelta(0.1),
+    "mars": gx.mars_adamw(1e-2),
+    "adan": gx.adan(1e-2),
+    "dog": gx.dog(),
+    "resets": gx.spam(1e-2, every=2),
+    "lookahead": gx.lookahead(ADAMW, 2, 0.5),
+    "lookahead, 8 bits": gx.lookahead(q(ADAMW, min_size=0), 2, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", OF_TPUS)
+def test_steps_of_tpus_have_the_numbers_of_others(name, on_tpus, monkeypatch):
+    tx, params = OF_TPUS[name], drawn(0)
+    ours = steps(gx.apply_gradients, tx, params)
+    monkeypatch.undo()
+    check_equal(ours, steps(in_turns, tx, params))
+
+
+def test_an_update_of_norms_is_made_again_in_tiles(on_tpus, monkeypatch):
+    """Vectors have a moment that is as large as they are; others are too small for tiles."""
+    made = []
+    seen = tiles.apply_stored
+    monkeypatch.setattr(one_leaf, "apply_stored", lambda *a: (made.append(a[-1]), seen(*a))[1])
+    tx, params = KINDS["array"], drawn(0)
+    gx.apply_gradients(tx, drawn(1), tx.init(params), params)
+    assert [f is not None for f in made].count(True) == 1
 
 
 def test_a_chain_takes_stored_rules_among_its_own():

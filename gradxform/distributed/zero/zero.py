@@ -297,7 +297,9 @@ class zero1(Transform):
                 shards.append(of_step(leaf, memory, dtype))
         wholes, state = self._gathered(leaves, shards, state, params, memory)
         new = [
-            x if is_new else apply_updates(p, cast(x, at_least_float32(dtype_of(p))))
+            engine.sent_here(x)
+            if is_new
+            else apply_updates(p, cast(x, at_least_float32(dtype_of(p))))
             for x, p, is_new in zip(wholes, ps.leaves, are_new, strict=True)
         ]
         return ps.rebuilt(new), state
