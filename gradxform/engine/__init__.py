@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         whole_shapes as whole_shapes,
         whole_slots as whole_slots,
     )
+    from gradxform.engine.in_place import InPlace as InPlace, run_in_place as run_in_place
     from gradxform.engine.lift import (
         PerLeaf as PerLeaf,
         check_addable as check_addable,
