@@ -143,7 +143,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.renewal": "as_share matrix_numbers renewed",
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
-        "gradxform.engine.run": "run_rules",
+        "gradxform.engine.run": "RulesAfter rules_after run_rules",
         "gradxform.engine.shards": "as_shards check_bound over_all_shards shard_axes total_over_shards true_on_all_shards",
         "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
         "gradxform.engine.tiles": "apply_stored goes_by_tiles",

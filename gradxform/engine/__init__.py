@@ -73,7 +73,11 @@ if TYPE_CHECKING:
         refuse_rows as refuse_rows,
         take_rows as take_rows,
     )
-    from gradxform.engine.run import run_rules as run_rules
+    from gradxform.engine.run import (
+        RulesAfter as RulesAfter,
+        rules_after as rules_after,
+        run_rules as run_rules,
+    )
     from gradxform.engine.shards import (
         as_shards as as_shards,
         check_bound as check_bound,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._jax.versions import platform_of, zeros_of
+from gradxform._jax.versions import platform_of, settled_carry, zeros_of
 from gradxform.numerics import cast
 from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.numerics.roots import root
@@ -43,18 +43,20 @@ def _of_parts(a: Array, b: Array) -> Array:
     A number of float32 is the sum of three of bfloat16. Six of their nine products are above a
     rounding. The compiler takes two to three times as long for the six as for a loop over them.
     """
-    left, right = _parts(a), _parts(b)
     # The smallest first.
     pairs = jnp.asarray([(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)], jnp.int32)
 
-    def added(i: Array, total: Array) -> Array:
-        x, y = (
-            lax.dynamic_index_in_dim(parts, pairs[i, k], keepdims=False)
-            for k, parts in enumerate((left, right))
-        )
-        return total + jnp.matmul(x, y, preferred_element_type=total.dtype)
+    def added(i: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        total, *factors = now
+        x, y = (_part(factor, pairs[i, k]) for k, factor in enumerate(factors))
+        total = total + jnp.matmul(x, y, preferred_element_type=total.dtype)
+        # Else the compiler would keep all parts of both factors from turn to turn.
+        total, a, b = lax.optimization_barrier((total, *factors))
+        return total, a, b
 
-    return lax.fori_loop(0, len(pairs), added, zeros_of(jax.eval_shape(jnp.matmul, a, b)))
+    start = zeros_of(jax.eval_shape(jnp.matmul, a, b)), a, b
+    start = settled_carry(lambda now: added(jnp.int32(0), now), start, ())
+    return lax.fori_loop(0, len(pairs), added, start)[0]
 
 
 @_of_parts.defjvp
@@ -64,15 +66,12 @@ def _(xs: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Ar
     return _of_parts(a, b), product(da, b) + product(a, db)
 
 
-def _parts(x: Array) -> Array:
-    """Return three arrays of bfloat16 whose sum is one of float32."""
-    parts = []
-    for _ in range(3):
-        # A cast there and back may be left out by XLA.
-        part = lax.reduce_precision(x, 8, 7)
-        parts.append(cast(part, jnp.bfloat16))
-        x = x - part
-    return jnp.stack(parts)
+def _part(x: Array, number: Array) -> Array:
+    """Return one of three arrays of bfloat16 whose sum is an array of float32."""
+    # A cast there and back may be left out by XLA.
+    for i in range(2):
+        x = x - jnp.where(number > i, lax.reduce_precision(x, 8, 7), 0)
+    return cast(lax.reduce_precision(x, 8, 7), jnp.bfloat16)
 
 
 def inner_products(a: Array, b: Array) -> Array:
