@@ -38,25 +38,8 @@ def _is_in_parts(a: Array, b: Array) -> bool:
 
 @jax.custom_jvp
 def _of_parts(a: Array, b: Array) -> Array:
-    """Return the product in full precision, as a TPU computes it: of three parts of each factor.
-
-    A number of float32 is the sum of three of bfloat16. Six of their nine products are above a
-    rounding. The compiler takes two to three times as long for the six as for a loop over them.
-    """
-    # The smallest first.
-    pairs = jnp.asarray([(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)], jnp.int32)
-
-    def added(i: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        total, *factors = now
-        x, y = (_part(factor, pairs[i, k]) for k, factor in enumerate(factors))
-        total = total + jnp.matmul(x, y, preferred_element_type=total.dtype)
-        # Else the compiler would keep all parts of both factors from turn to turn.
-        total, a, b = lax.optimization_barrier((total, *factors))
-        return total, a, b
-
-    start = zeros_of(jax.eval_shape(jnp.matmul, a, b)), a, b
-    start = settled_carry(lambda now: added(jnp.int32(0), now), start, ())
-    return lax.fori_loop(0, len(pairs), added, start)[0]
+    """Return the product in full precision, as a TPU computes it: of three parts of each factor."""
+    return _sum_of_parts(lambda x, y, dtype: jnp.matmul(x, y, preferred_element_type=dtype), a, b)
 
 
 @_of_parts.defjvp
@@ -64,6 +47,40 @@ def _(xs: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Ar
     (a, b), (da, db) = xs, tangents
     product = lambda x, y: jnp.matmul(x, y, precision=HIGHEST)  # noqa: E731
     return _of_parts(a, b), product(da, b) + product(a, db)
+
+
+def product_with_itself(x: Array, side: int) -> Array:
+    """Return x x^T for side 0, or x^T x for side 1, in full precision, without turning x."""
+    if not _is_in_parts(x, x):
+        y = jnp.swapaxes(x, -1, -2)
+        return matmul(x, y) if side == 0 else matmul(y, x)
+    axes = "...ik,...jk->...ij" if side == 0 else "...ki,...kj->...ij"
+    product = lambda x, y, dtype: jnp.einsum(axes, x, y, preferred_element_type=dtype)  # noqa: E731
+    return _sum_of_parts(product, x)
+
+
+def _sum_of_parts(product: Callable[..., Array], *factors: Array) -> Array:
+    """Return the product of two factors, or of one with itself, from parts of them.
+
+    A number of float32 is the sum of three of bfloat16. Six of their nine products are above a
+    rounding. The compiler takes two to three times as long for the six as for a loop over them.
+    """
+    # The smallest first.
+    pairs = jnp.asarray([(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)], jnp.int32)
+    dtype = factors[0].dtype
+
+    def added(i: Array, now: Any) -> Any:
+        total, factors = now
+        total = total + product(
+            _part(factors[0], pairs[i, 0]), _part(factors[-1], pairs[i, 1]), dtype
+        )
+        # Else the compiler would keep all parts of both factors from turn to turn.
+        return lax.optimization_barrier((total, factors))
+
+    of = lambda factors: product(factors[0], factors[-1], dtype)  # noqa: E731
+    start = zeros_of(jax.eval_shape(of, factors)), factors
+    start = settled_carry(lambda now: added(jnp.int32(0), now), start, ())
+    return lax.fori_loop(0, len(pairs), added, start)[0]
 
 
 def _part(x: Array, number: Array) -> Array:

@@ -13,6 +13,7 @@ from jax import lax
 from gradxform import engine, linalg
 from gradxform.errors import require_at_least, require_non_negative
 from gradxform.linalg.panels import is_by_panels
+from gradxform.linalg.products import product_with_itself
 from gradxform.numerics import cast, over, squarable
 from gradxform.numerics.roots import one_over_root
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
@@ -270,7 +271,7 @@ def followed_in_place(
     for side, k in enumerate(factors):
         g = squarable(at.gradient(), (-2, -1))
         if is_basis(at.slots[k][0], g, side - 2):
-            new = linalg.matmul(*((g, transposed(g)) if side == 0 else (transposed(g), g)))
+            new = product_with_itself(g, side)
             average = lambda a, new: [beta * a + (1 - beta) * new]  # noqa: E731
             at = at.with_slots(average, [k], new)[0].settled()[0]
     return at
