@@ -245,7 +245,8 @@ def _run_group(
     rule = put_live(rule, live) if live else rule
     if then is not None:
         if exchange is None and _is_in_place(rule, *_parts_of(views, arrays)):
-            return _run_group_in_place(rule, views, arrays, scalars, then, moved)
+            with _numbered(views, number):
+                return _run_group_in_place(rule, views, arrays, scalars, then, moved)
         results = _run_group(rule, views, exchange, (), arrays, scalars, number)
         pairs = zip(results, moved, strict=True)
         return [(then(u, *its), new) for (u, new), its in pairs]
@@ -258,7 +259,7 @@ def _run_group(
             grams_needed(rule, *views[0].sides()[1:]),
         )
     inputs, old = _parts_of(views, arrays)
-    with _numbered(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
+    with _numbered(views, number):
         us, news = run_parts(rule, inputs, old, scalars)
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
 
@@ -347,8 +348,10 @@ def _are_leaves_apart(rule: Any, x: Array) -> bool:
     return platform_of(x) == "cpu" and math.prod(jax.typeof(x).sharding.mesh.axis_sizes) == 1
 
 
-def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
+def _numbered(views: Sequence[View], number: Any) -> contextlib.AbstractContextManager[None]:
     """Return a context that knows the numbers of matrices, where they are not 0, 1, ..."""
+    if number is not None:
+        return as_share(jnp.reshape(number, (1, 1)), 0)
     if all(view.first is None for view in views):
         return contextlib.nullcontext()
     numbers = [(view.first or 0) + np.arange(view.sides()[0]) for view in views]
