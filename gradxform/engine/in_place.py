@@ -7,7 +7,6 @@ over all matrices has one copy of the rule. What it loads it stores before it lo
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -114,6 +113,9 @@ class InPlace(NamedTuple):
     def _part(self, x: Array) -> Array:
         return x if x.shape[0] == 1 else slice_of_axis(x, self.number, 1, 0)
 
+    def _put(self, x: Array, new: Array) -> Array:
+        return new if x.shape[0] == 1 else with_slice_of_axis(x, new, self.number, 0)
+
     def _loaded(self, lists: Any, i: Any, f: Callable[[int, Array], Array]) -> Array:
         xs = [x for xs in lists for x in xs]
         if len(xs) == 1:
@@ -122,7 +124,7 @@ class InPlace(NamedTuple):
         return lax.optimization_barrier(lax.switch(i, branches, xs))
 
     def _stored(self, lists: Any, i: Any, f: Callable[..., Any], *args: Array) -> Any:
-        """Return lists after `f(k, *old, *args)` of the arrays with one index, and its other results.
+        """Return lists after `f(k, *old, *args)` of the arrays of an index, and other results.
 
         In the branch of a leaf its arrays are written where they are.
         """
@@ -130,18 +132,17 @@ class InPlace(NamedTuple):
         def branch(k: int) -> Any:
             def run(lists: Any, args: Any) -> Any:
                 new = f(k, *(self._part(xs[k]) for xs in lists), *args)
-                put = [
-                    [*xs[:k], x if len(xs[k]) == 1 else with_slice_of_axis(xs[k], x, self.number, 0)]
-                    + [*xs[k + 1 :]]
-                    for xs, x in zip(lists, new, strict=False)
-                ]
+                pairs = zip(lists, new, strict=False)
+                put = [[*xs[:k], self._put(xs[k], x), *xs[k + 1 :]] for xs, x in pairs]
                 return put, [*new[len(lists) :]]
 
             return run
 
         lists = [[*xs] for xs in lists]
         branches = [branch(k) for k in range(len(lists[0]))]
-        return branches[0](lists, args) if len(branches) == 1 else lax.switch(i, branches, lists, args)
+        return (
+            branches[0](lists, args) if len(branches) == 1 else lax.switch(i, branches, lists, args)
+        )
 
 
 def _taking(k: int, old: Array, new: Array) -> list[Array]:

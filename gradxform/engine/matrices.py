@@ -283,7 +283,9 @@ def _run_group_in_place(
     columns = [map(view.batch, xs) for view, xs in zip(flat, moved, strict=True)]
     _, old = _parts_of(flat, arrays)
     turned = [view.turned for view in views]
-    at = _in_place(rule, given, old, scalars, then, [*map(list, zip(*columns, strict=True))], turned)
+    at = _in_place(
+        rule, given, old, scalars, then, [*map(list, zip(*columns, strict=True))], turned
+    )
     new = zip(*at.moved, strict=True)
     slots = zip(*at.slots, strict=True)
     return [
@@ -378,7 +380,6 @@ def grams_needed(rule: Any, m: int, n: int) -> int | None:
 # these batches take 0.6 to 0.8 of the time of a whole one, and a third to two thirds of its memory.
 ON_CPU, ELSEWHERE = 1 << 18, 1 << 22
 MOST_MATRICES = 64
-
 
 
 def run_parts(

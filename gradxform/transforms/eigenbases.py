@@ -264,9 +264,7 @@ def in_bases(
     return at, x
 
 
-def followed_in_place(
-    at: engine.InPlace, factors: tuple[int, int], beta: Scalar
-) -> engine.InPlace:
+def followed_in_place(at: engine.InPlace, factors: tuple[int, int], beta: Scalar) -> engine.InPlace:
     """Return a matrix with its averages of g g^T and g^T g, as `followed_by` returns them."""
     for side, k in enumerate(factors):
         g = squarable(at.gradient(), (-2, -1))

@@ -204,7 +204,7 @@ class scale_by_soap(InEigenbases):
         if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
             # branch does not make one step of every period longer, as it would later.
-            q_left, q_right, m, v = lax.cond(is_first, first, later)
+            q_left, q_right, m, v = lax.cond(count == 0, first, later)
         return u, m, v, left, right, q_left, q_right
 
     def goes_in_place(self, m, v, left, right, q_left, q_right):
@@ -214,7 +214,9 @@ class scale_by_soap(InEigenbases):
     def rule_in_place(self, at, count, of_m, of_v):
         """Return a matrix after the step of `rule`, with few arrays at once."""
         averages, factors, bases = (0, 1), (2, 3), (4, 5)
-        at = followed_in_place(at, factors, self.b2 if self.shampoo_beta is None else self.shampoo_beta)
+        at = followed_in_place(
+            at, factors, self.b2 if self.shampoo_beta is None else self.shampoo_beta
+        )
         h = squarable(at.gradient(), (-2, -1))
         at, h = in_bases(at, bases, h, self.compute_dtype)
         step = functools.partial(self._adam, count=count, of_m=of_m, of_v=of_v)

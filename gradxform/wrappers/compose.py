@@ -101,7 +101,7 @@ class _Chain(Transform):
         states = iter(_flat_states_of_chain(self, state, params))
         new_states: list[Any] = []
         for i, run in enumerate(runs):
-            if i == len(runs) - 2 and hasattr(run[0], "update_params_with"):
+            if i == len(runs) - 2 and getattr(run[0], "rule_in_place", None) is not None:
                 rest = [*states]
                 made = run[0].update_params_with(runs[-1], updates, rest, params, extra)
                 if made is not None:

@@ -171,7 +171,7 @@ class MatrixRule(Transform):
         rules that do not run by entry.
         """
         gs = jax.tree.leaves(updates)
-        if self.rule_in_place is None or self.finish is not None or not all(map(is_tracer, gs)):
+        if self.finish is not None or not all(map(is_tracer, gs)):
             return None
         if engine.exchange_now() is not None or any(platform_of(g) != "tpu" for g in gs):
             return None
