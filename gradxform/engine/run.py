@@ -163,7 +163,7 @@ class RulesAfter(NamedTuple):
         p, new = one_leaf.apply_rules(self.rules, none, True, *given)
         return [p, *(x for group in new for x in group)]
 
-    def rebuilt(self, leaves: Sequence[Sequence[Array]]) -> tuple[PyTree, list[OptState]]:
+    def rebuilt(self, leaves: Sequence[list[Array]]) -> tuple[PyTree, list[OptState]]:
         """Return the parameters and the states, from the new leaves of each tree."""
         params, *slots = map(Aligned.rebuilt, self.trees, leaves)
         rest = iter(slots)

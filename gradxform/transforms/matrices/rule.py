@@ -208,7 +208,8 @@ class MatrixRule(Transform):
         if self.finish is not None:
             us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
         if then is None:
-            us = [cast(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+            pairs = zip(us, gs, strict=True)
+            us = [u if u.dtype == g.dtype else cast(u, g.dtype) for u, g in pairs]
         new = [(*own, *more) for (_, own), more in zip(rows, of_matrices, strict=True)]
         fields = {
             name: slot.rebuilt([x[k] for x in new])
@@ -216,7 +217,7 @@ class MatrixRule(Transform):
         }
         new_state = state._replace(**fields)
         if then is not None:
-            return [*zip(*us, strict=True)], new_state
+            return [*map(list, zip(*us, strict=True))], new_state
         return jax.tree.unflatten(treedef, us), new_state
 
     def _aligned(
