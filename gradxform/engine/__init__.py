@@ -3,11 +3,11 @@
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
 to one; `matrices` lifts rules for whole matrices, `in_place` runs them on one after the other,
-`cuts` says how arrays are divided over devices,
-`rounds` sums over whole arrays where devices have pieces, and `renewal` spreads costly parts of
-rules over steps; `chunks` and `calls` decide which leaves share a compiled call and how it is
-compiled; `storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards`
-sum over whole trees, also over trees that are divided over devices.
+`cuts` says how arrays are divided over devices, `rounds` sums over whole arrays where devices have
+pieces, and `renewal` spreads costly parts of rules over steps; `chunks` and `calls` decide which
+leaves share a compiled call and how it is compiled; `storage` and `rows` load and store slots,
+whole or by touched rows; `sums` and `shards` sum over whole trees, also over trees that are divided
+over devices.
 """
 
 from typing import TYPE_CHECKING
