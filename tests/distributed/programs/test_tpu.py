@@ -449,7 +449,6 @@ def test_matrices_are_computed_on_the_chip_in_batches(shapes, held):
     [
         ("soap", [(2048, 2048)] * 8, 0.37),
         ("distributed_shampoo", [(2048, 2048)] * 8, 0.3),
-        ("distributed_shampoo", [(1024, 1024)] * 4, 0.16),
     ],
 )
 def test_matrices_are_decomposed_one_after_the_other(name, shapes, held):
