@@ -2,12 +2,12 @@
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them to
-one; `matrices` lifts rules for whole matrices, `cuts` says how arrays are divided over devices,
-`rounds` sums over whole arrays where devices have pieces, and `renewal` spreads costly parts of
-rules over steps; `together` has arrays made in one pass; `chunks` and `calls` decide which leaves
-share a compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by
-touched rows; `sums` and `shards` sum over whole trees, also over trees that are divided over
-devices.
+one; `matrices` lifts rules for whole matrices, `in_place` runs them on one after the other, `cuts`
+says how arrays are divided over devices, `rounds` sums over whole arrays where devices have pieces,
+and `renewal` spreads costly parts of rules over steps; `together` has arrays made in one pass;
+`chunks` and `calls` decide which leaves share a compiled call and how it is compiled; `storage` and
+`rows` load and store slots, whole or by touched rows; `sums` and `shards` sum over whole trees,
+also over trees that are divided over devices or seen part by part.
 """
 
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         whole_shapes as whole_shapes,
         whole_slots as whole_slots,
     )
+    from gradxform.engine.in_place import InPlace as InPlace, run_in_place as run_in_place
     from gradxform.engine.lift import (
         PerLeaf as PerLeaf,
         check_addable as check_addable,
@@ -73,7 +74,11 @@ if TYPE_CHECKING:
         refuse_rows as refuse_rows,
         take_rows as take_rows,
     )
-    from gradxform.engine.run import run_rules as run_rules
+    from gradxform.engine.run import (
+        RulesAfter as RulesAfter,
+        rules_after as rules_after,
+        run_rules as run_rules,
+    )
     from gradxform.engine.shards import (
         as_layers as as_layers,
         as_shards as as_shards,

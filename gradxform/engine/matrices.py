@@ -25,6 +25,7 @@ from gradxform._jax.versions import platform_of, settled_carry
 from gradxform.engine.calls import compiled_calls
 from gradxform.engine.chunks import is_traced, places, signature
 from gradxform.engine.cuts import UNCUT, Cut, columns_now, exchange_now
+from gradxform.engine.in_place import InPlace, run_in_place
 from gradxform.engine.renewal import as_share, part_of_share, turn_of_share
 from gradxform.engine.slices import slice_of_axis, with_slice_of_axis
 from gradxform.errors import name_of
@@ -148,17 +149,21 @@ def view_of(axes: Any, shape: Sequence[int], oriented: bool, cut: Cut = UNCUT) -
     return View(axes, tuple(shape), not oriented and rows > columns, cut)
 
 
+Parts = Sequence[Sequence[Array]]  # of each array of a rule, the matrices of each part
+
+
 class Member(NamedTuple):
     """One leaf, as the lift of a matrix rule sees it."""
 
     given: tuple[Array, ...]  # arrays of the leaf's shape: what the rule gets
     slots: tuple[Array, ...]  # (B, ...) each, an entry for each matrix of the leaf
     view: View
+    moved: tuple[Array, ...] = ()  # arrays of the leaf's shape that the rules after this one change
 
 
 def map_matrices(
-    rule: Any, members: Sequence[Member], scalars: Sequence[Any]
-) -> list[tuple[Array, tuple[Array, ...]]]:
+    rule: Any, members: Sequence[Member], scalars: Sequence[Any], then: Any = None
+) -> list[tuple[Any, tuple[Array, ...]]]:
     """Run a rule for a batch of matrices over leaves, all of equal sides at once.
 
     Within `as_pieces`, leaves are pieces, and every device applies the rule to its share of the
@@ -169,9 +174,11 @@ def map_matrices(
         also have `exchange_dtype`, `grams_needed` and `renews`, as a `MatrixRule` has them.
       members: the leaves.
       scalars: what every call gets.
+      then: in a trace, the rules by entry that follow, `then(u, *moved)`; None for none.
 
     Returns:
       For each leaf the update, in the leaf's shape and as wide as the batch, and its new slots.
+      With `then`, what that returns in place of the update.
     """
     groups: dict[Any, list[int]] = {}
     counts: dict[Any, int] = {}  # of the matrices so far that could make a batch
@@ -183,7 +190,8 @@ def map_matrices(
     for i, member in enumerate(members):
         x = member.given[0]
         if not x.size:  # nothing to compute, and nothing that devices could exchange
-            out[i] = cast(x, at_least_float32(x.dtype)), member.slots
+            u = cast(x, at_least_float32(x.dtype))
+            out[i] = then(u, *member.moved) if then else u, member.slots
             continue
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
         # Arrays that make one batch must have one dtype, and be on the same devices.
@@ -208,7 +216,8 @@ def map_matrices(
         arguments = tuple(live), arrays, tuple(scalars), numbers[group[0]]
         static = bare, views, exchange
         if is_traced(batch[0].given[0]):
-            results = _GROUP.plain(*static, *arguments)
+            moved = [member.moved for member in batch]
+            results = _GROUP.plain(*static, *arguments, then, moved)
         elif exchange is None:
             results = _GROUP.run(signature(arguments), *static, *arguments)
         else:
@@ -219,13 +228,28 @@ def map_matrices(
 
 
 def _run_group(
-    rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any, number: Any
-) -> list[tuple[Array, tuple[Array, ...]]]:
+    rule: Any,
+    views: Any,
+    exchange: Any,
+    live: Any,
+    arrays: Any,
+    scalars: Any,
+    number: Any,
+    then: Any = None,
+    moved: Any = (),
+) -> list[tuple[Any, tuple[Array, ...]]]:
     """Run the rule on the batch that the leaves of a group make together.
 
     `number` is that of the only matrix, or None for those that the views tell.
     """
     rule = put_live(rule, live) if live else rule
+    if then is not None:
+        if exchange is None and _is_in_place(rule, *_parts_of(views, arrays)):
+            with _numbered(views, number):
+                return _run_group_in_place(rule, views, arrays, scalars, then, moved)
+        results = _run_group(rule, views, exchange, (), arrays, scalars, number)
+        pairs = zip(results, moved, strict=True)
+        return [(then(u, *its), new) for (u, new), its in pairs]
     if exchange is not None:
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
         return exchange.run(
@@ -234,14 +258,83 @@ def _run_group(
             getattr(rule, "exchange_dtype", None),
             grams_needed(rule, *views[0].sides()[1:]),
         )
+    inputs, old = _parts_of(views, arrays)
+    with _numbered(views, number):
+        us, news = run_parts(rule, inputs, old, scalars)
+    return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
+
+
+def _parts_of(views: Any, arrays: Any) -> tuple[Any, Any]:
+    """Return the parts of what the rule gets, as batches, and of its slots."""
     inputs = [
         [view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)]
         for k in range(len(arrays[0][0]))
     ]
-    old = [[slots[k] for _, slots in arrays] for k in range(len(arrays[0][1]))]
-    with _numbered(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
-        us, news = run_parts(rule, inputs, old, scalars)
-    return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
+    return inputs, [[slots[k] for _, slots in arrays] for k in range(len(arrays[0][1]))]
+
+
+def _run_group_in_place(
+    rule: Any, views: Any, arrays: Any, scalars: Any, then: Any, moved: Any
+) -> list[tuple[Any, tuple[Array, ...]]]:
+    """Run the rule, and those after it, matrix by matrix."""
+    # Turned one by one: a copy of each array would be as large as all parameters.
+    flat = [view._replace(turned=False) for view in views]
+    given = [view.batch(x[0]) for view, (x, _) in zip(flat, arrays, strict=True)]
+    columns = [map(view.batch, xs) for view, xs in zip(flat, moved, strict=True)]
+    _, old = _parts_of(flat, arrays)
+    turned = [view.turned for view in views]
+    at = _in_place(
+        rule, given, old, scalars, then, [*map(list, zip(*columns, strict=True))], turned
+    )
+    new = zip(*at.moved, strict=True)
+    slots = zip(*at.slots, strict=True)
+    return [
+        (tuple(map(view.leaf, xs)), its) for view, xs, its in zip(flat, new, slots, strict=True)
+    ]
+
+
+def _is_in_place(rule: Any, inputs: Parts, slots: Parts) -> bool:
+    """Whether a rule computes one matrix after the other, so that it holds few of them at once."""
+    goes = getattr(rule, "goes_in_place", None)
+    if goes is None or columns_now() is not None or len(inputs) != 1:
+        return False
+    arrays = [x for parts in (*inputs, *slots) for x in parts]
+    return (
+        all(x.dtype == jnp.float32 and _may_be_cut(x) and not is_on_host(x) for x in arrays)
+        and len({x.shape[1:] for x in inputs[0]}) == 1
+        and goes(*(parts[0] for parts in slots))
+    )
+
+
+def _in_place(
+    rule: Any,
+    given: Sequence[Array],
+    slots: Parts,
+    scalars: Sequence[Any],
+    then: Any = None,
+    moved: Parts = (),
+    turned: Sequence[bool] = (),
+) -> InPlace:
+    """Apply a rule to one matrix after the other, each of its arrays where its leaf keeps it."""
+    narrow = getattr(rule, "exchange_dtype", None)
+    dtype = given[0].dtype
+    wide = [None if x is None else widened(x, dtype) for x in scalars]
+    seen = lambda x: cast(rounded(x, narrow), dtype)  # noqa: E731
+    lists = ((), ([*given],)) if then is None else (([*given],), tuple([*xs] for xs in moved))
+
+    def move(*arrays: Array) -> Sequence[Array]:
+        *old, u = arrays
+        return [seen(u)] if then is None else then(seen(u), *old)
+
+    return run_in_place(
+        lambda at: rule.rule_in_place(at, *wide),
+        [x.shape[0] for x in given],
+        tuple([*xs] for xs in slots),
+        *lists,
+        turned=turned,
+        seen=seen,
+        move=move,
+    )
 
 
 def _are_leaves_apart(rule: Any, x: Array) -> bool:
@@ -257,8 +350,10 @@ def _are_leaves_apart(rule: Any, x: Array) -> bool:
     return platform_of(x) == "cpu" and math.prod(jax.typeof(x).sharding.mesh.axis_sizes) == 1
 
 
-def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
+def _numbered(views: Sequence[View], number: Any) -> contextlib.AbstractContextManager[None]:
     """Return a context that knows the numbers of matrices, where they are not 0, 1, ..."""
+    if number is not None:
+        return as_share(jnp.reshape(number, (1, 1)), 0)
     if all(view.first is None for view in views):
         return contextlib.nullcontext()
     numbers = [(view.first or 0) + np.arange(view.sides()[0]) for view in views]
@@ -286,8 +381,6 @@ def grams_needed(rule: Any, m: int, n: int) -> int | None:
 ON_CPU, ELSEWHERE = 1 << 18, 1 << 22
 MOST_MATRICES = 64
 
-Parts = Sequence[Sequence[Array]]  # of each array of a rule, the matrices of each part
-
 
 def run_parts(
     rule: Any, inputs: Parts, slots: Parts, scalars: Sequence[Any]
@@ -304,6 +397,9 @@ def run_parts(
       The updates of the parts; and for each slot its new parts.
     """
     sizes = [x.shape[0] for x in inputs[0]]
+    if _is_in_place(rule, inputs, slots):
+        at = _in_place(rule, inputs[0], slots, scalars)
+        return at.moved[0], [*at.slots]
     most = _most_at_once(inputs[0][0])
     if _are_in_one_loop(rule, inputs[0], most):
         return _run_leaves_in_turns(rule, inputs, slots, scalars, most)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.engine import lift, rows
+from gradxform.engine import lift, one_leaf, rows
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
     Aligned,
@@ -27,7 +27,7 @@ from gradxform.leaves.row_sparse import coalesced, is_row_sparse
 from gradxform.leaves.states import check_state, slot_fields, state_kind, used_slots
 from gradxform.leaves.storage import are_arrays_here, as_kept, as_seen, has_stored, is_stored
 from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
-from gradxform.types import OptState, Params, PyTree, Updates
+from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values import fields_of, put_live, take_live
 from gradxform.values.content import flaw_of
 from gradxform.values.extra_args import accepted_by, routed_extra
@@ -143,6 +143,73 @@ def run_rules(
         trees = map(Aligned.rebuilt, part.slots, slots)
         new_states.append(state._replace(**dict(zip(names, trees, strict=True))))
     return new_updates, new_states
+
+
+class RulesAfter(NamedTuple):
+    """Rules by entry, the last of a chain, ready to follow a rule for matrices on any array."""
+
+    rules: tuple[Any, ...]  # without the live numbers in their fields
+    live: tuple[Any, ...]
+    scalars: tuple[tuple[Any, ...], ...]  # of each rule
+    trees: tuple[Aligned, ...]  # the parameters, and the slots of all rules
+    states: tuple[OptState, ...]  # with their scalars advanced
+
+    def moved(self, dtype: Any, u: Array, p: Array, *slots: Array) -> list[Array]:
+        """Return the parameter and the slots after an update, which is rounded to a dtype."""
+        rest = iter(slots)
+        groups = tuple(tuple(next(rest) for _ in self._names(k)) for k in range(len(self.rules)))
+        none = (None,) * len(self.rules)
+        given = self.live, cast(u, dtype), p, groups, ((),) * len(self.rules), self.scalars
+        p, new = one_leaf.apply_rules(self.rules, none, True, *given)
+        return [p, *(x for group in new for x in group)]
+
+    def rebuilt(self, leaves: Sequence[list[Array]]) -> tuple[PyTree, list[OptState]]:
+        """Return the parameters and the states, from the new leaves of each tree."""
+        params, *slots = map(Aligned.rebuilt, self.trees, leaves)
+        rest = iter(slots)
+        states = [
+            state._replace(**{name: next(rest) for name in self._names(k)})
+            for k, state in enumerate(self.states)
+        ]
+        return params, states
+
+    def _names(self, k: int) -> tuple[str, ...]:
+        names = slot_fields(type(self.states[k]))
+        return used_slots(self.rules[k], self.states[k], names)
+
+
+def rules_after(
+    rules: Sequence[Any],
+    updates: Updates,
+    states: Sequence[OptState],
+    params: Params,
+    extra: dict[str, Any],
+) -> RulesAfter | None:
+    """Return the last rules of a chain, if they may run on the matrices of a rule before them.
+
+    The updates are those before that rule. None where one of these looks at more than an entry,
+    acts on some leaves only, or has slots in another form.
+    """
+    leaves, treedef = flatten_updates(updates)
+    stored = has_stored(params) or any(map(has_stored, states))
+    by_entry = all(rule.locality == "entry" and rule.statics is None for rule in rules)
+    if stored or not by_entry or any(map(is_row_sparse, leaves)):
+        return None
+    step = _Step(updates, treedef, params, extra, False, has_64_bits())
+    ready = [_rule_ready(rule, state, step) for rule, state in zip(rules, states, strict=True)]
+    live: list[Any] = []
+    bare = [rule if rule.is_static else take_live(rule, live) for (rule, *_), _, _ in ready]
+    parts = [part for part, _, _ in ready]
+    shared = [x for part in parts for x in part.shared]
+    if any(part.active is not None for part in parts) or lift.PerLeaf in map(type, shared):
+        return None
+    slots = [x for part in parts for x in part.slots]
+    ps = align(rules[0], updates, treedef, params, "the parameters have")
+    for i, (p, g) in enumerate(zip(ps.leaves, leaves, strict=True)):
+        lift.check_addable(updates, i, p, g)
+    trees = ps, *slots
+    scalars = tuple(part.shared for part in parts)
+    return RulesAfter(tuple(bare), tuple(live), scalars, trees, tuple(x for _, x, _ in ready))
 
 
 def _rule_ready(rule: Any, state: OptState, step: _Step) -> _RuleReady:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._jax.versions import platform_of, zeros_of
+from gradxform._jax.versions import platform_of, settled_carry, zeros_of
 from gradxform.numerics import cast
 from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.numerics.roots import root
@@ -38,23 +38,8 @@ def _is_in_parts(a: Array, b: Array) -> bool:
 
 @jax.custom_jvp
 def _of_parts(a: Array, b: Array) -> Array:
-    """Return the product in full precision, as a TPU computes it: of three parts of each factor.
-
-    A number of float32 is the sum of three of bfloat16. Six of their nine products are above a
-    rounding. The compiler takes two to three times as long for the six as for a loop over them.
-    """
-    left, right = _parts(a), _parts(b)
-    # The smallest first.
-    pairs = jnp.asarray([(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)], jnp.int32)
-
-    def added(i: Array, total: Array) -> Array:
-        x, y = (
-            lax.dynamic_index_in_dim(parts, pairs[i, k], keepdims=False)
-            for k, parts in enumerate((left, right))
-        )
-        return total + jnp.matmul(x, y, preferred_element_type=total.dtype)
-
-    return lax.fori_loop(0, len(pairs), added, zeros_of(jax.eval_shape(jnp.matmul, a, b)))
+    """Return the product in full precision, as a TPU computes it: of three parts of each factor."""
+    return _sum_of_parts(lambda x, y, dtype: jnp.matmul(x, y, preferred_element_type=dtype), a, b)
 
 
 @_of_parts.defjvp
@@ -64,15 +49,46 @@ def _(xs: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Ar
     return _of_parts(a, b), product(da, b) + product(a, db)
 
 
-def _parts(x: Array) -> Array:
-    """Return three arrays of bfloat16 whose sum is one of float32."""
-    parts = []
-    for _ in range(3):
-        # A cast there and back may be left out by XLA.
-        part = lax.reduce_precision(x, 8, 7)
-        parts.append(cast(part, jnp.bfloat16))
-        x = x - part
-    return jnp.stack(parts)
+def product_with_itself(x: Array, side: int) -> Array:
+    """Return x x^T for side 0, or x^T x for side 1, in full precision, without turning x."""
+    if not _is_in_parts(x, x):
+        y = jnp.swapaxes(x, -1, -2)
+        return matmul(x, y) if side == 0 else matmul(y, x)
+    axes = "...ik,...jk->...ij" if side == 0 else "...ki,...kj->...ij"
+    product = lambda x, y, dtype: jnp.einsum(axes, x, y, preferred_element_type=dtype)  # noqa: E731
+    return _sum_of_parts(product, x)
+
+
+def _sum_of_parts(product: Callable[..., Array], *factors: Array) -> Array:
+    """Return the product of two factors, or of one with itself, from parts of them.
+
+    A number of float32 is the sum of three of bfloat16. Six of their nine products are above a
+    rounding. The compiler takes two to three times as long for the six as for a loop over them.
+    """
+    # The smallest first.
+    pairs = jnp.asarray([(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)], jnp.int32)
+    dtype = factors[0].dtype
+
+    def added(i: Array, now: Any) -> Any:
+        total, factors = now
+        total = total + product(
+            _part(factors[0], pairs[i, 0]), _part(factors[-1], pairs[i, 1]), dtype
+        )
+        # Else the compiler would keep all parts of both factors from turn to turn.
+        return lax.optimization_barrier((total, factors))
+
+    of = lambda factors: product(factors[0], factors[-1], dtype)  # noqa: E731
+    start = zeros_of(jax.eval_shape(of, factors)), factors
+    start = settled_carry(lambda now: added(jnp.int32(0), now), start, ())
+    return lax.fori_loop(0, len(pairs), added, start)[0]
+
+
+def _part(x: Array, number: Array) -> Array:
+    """Return one of three arrays of bfloat16 whose sum is an array of float32."""
+    # A cast there and back may be left out by XLA.
+    for i in range(2):
+        x = x - jnp.where(number > i, lax.reduce_precision(x, 8, 7), 0)
+    return cast(lax.reduce_precision(x, 8, 7), jnp.bfloat16)
 
 
 def inner_products(a: Array, b: Array) -> Array:

@@ -4,7 +4,7 @@ What SOAP, KL-Shampoo and SPlus share.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from jax import lax
 from gradxform import engine, linalg
 from gradxform.errors import require_at_least, require_non_negative
 from gradxform.linalg.panels import is_by_panels
-from gradxform.numerics import cast, over
+from gradxform.linalg.products import product_with_itself
+from gradxform.numerics import cast, over, squarable
 from gradxform.numerics.roots import one_over_root
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
@@ -183,54 +184,95 @@ def renewed_in_turns(
 ) -> tuple[Array, ...]:
     """Return the bases of both sides after as many power iterations, and averages in them.
 
-    Matrix by matrix and side by side: a program has one copy of the decomposition, where it has one
-    for each side, at the first step and later, if they are batches.
-
     Args:
       factors: the matrices of both sides, or place holders.
       bases: their eigenvectors, nearly.
       averages: none; or the average of the gradient in the bases, and of its square.
       turns: (B,), the number of iterations for each matrix.
     """
-    sides = [k for k in range(2) if bases[k].shape[-1] > 1]
-    are_alike = len(sides) == 2 and bases[0].shape == bases[1].shape
+    slots = tuple([x] for x in (*factors, *bases, *averages))
+    places = tuple(range(4, len(slots)))
 
-    def turn(i: Array, side: Any, now: tuple[Array, ...]) -> tuple[Array, ...]:
-        def of_side(choose: Callable[..., Any], *args: Any) -> Any:
-            if isinstance(side, int):
-                return choose(side, *args)
-            return lax.switch(side, [functools.partial(choose, k) for k in sides], *args)
+    def turn(at: engine.InPlace) -> engine.InPlace:
+        return renewed_in_place(at, (0, 1), (2, 3), places, turns[at.number])
 
-        old, rest = now[:2], now[2:]
-        a = of_side(lambda k, xs: xs[k][i], factors)
-        q = of_side(lambda k, xs: xs[k][i], old)
+    return tuple(x for (x,) in engine.run_in_place(turn, [len(turns)], slots).slots[2:])
+
+
+def renewed_in_place(
+    at: engine.InPlace,
+    factors: tuple[int, int],
+    bases: tuple[int, int],
+    averages: tuple[int, ...],
+    turns: Array,
+) -> engine.InPlace:
+    """Return a matrix with its bases of both sides after as many power iterations.
+
+    Side by side: a program has one copy of the decomposition, where it has one for each side, at
+    the first step and later, if they are batches.
+
+    Args:
+      at: the matrix.
+      factors: the slots of the matrices of both sides, or of place holders.
+      bases: those of their eigenvectors, nearly.
+      averages: those of the average of the gradient in the bases, and of its square; or none.
+      turns: the number of iterations.
+    """
+    shapes = [at.slots[k][0].shape for k in bases]
+    sides = [k for k in range(2) if shapes[k][-1] > 1]
+    are_alike = len(sides) == 2 and shapes[0][1:] == shapes[1][1:]
+
+    def of_side(at: engine.InPlace, side: Any) -> engine.InPlace:
+        a, q = at.slot(*factors, side=side)[0], at.slot(*bases, side=side)[0]
         new, order = power_iterated(a, q)
-        bases = of_side(lambda k, xs, x: _with(xs, k, xs[k].at[i].set(x)), old, new)
-        if not rest:
-            return bases
-        m, v = rest
+        at, new, q, order = at.with_slot(new[None], *bases, side=side).settled(new, q, order)
+        if not averages:
+            return at
         change = linalg.matmul(transposed(new), q)
-        rows = of_side(lambda k, x: transposed(x[i]) if k else x[i], m)
-        rows = linalg.matmul(change, rows)
-        m = of_side(lambda k, x, y: x.at[i].set(transposed(y) if k else y), m, rows)
-        v = of_side(lambda k, x, order: x.at[i].set(in_order(x[i], order, k - 2)), v, order)
-        return *bases, m, v
+        rows = lambda x: linalg.matmul(change, x)  # noqa: E731
+        columns = lambda x: linalg.matmul(x, transposed(change))  # noqa: E731
+        x = _of_either(side, rows, columns, at.slot(averages[0])[0])
+        at, order = at.with_slot(x[None], averages[0]).settled(order)
+        rows, columns = (functools.partial(in_order, order=order, axis=k) for k in (-2, -1))
+        x = _of_either(side, rows, columns, at.slot(averages[1])[0])
+        return at.with_slot(x[None], averages[1]).settled()[0]
 
-    def both(i: Array, now: tuple[Array, ...]) -> tuple[Array, ...]:
+    def both(_: Any, at: engine.InPlace) -> engine.InPlace:
         if are_alike:
-            return lax.fori_loop(0, 2, lambda side, now: turn(i, side, now), now)
-        for side in sides:
-            now = turn(i, side, now)
-        return now
+            return at.repeated(2, lambda side, at: of_side(at, side))
+        return functools.reduce(of_side, sides, at)
 
-    def one(i: Array, now: tuple[Array, ...]) -> tuple[Array, ...]:
-        return lax.fori_loop(0, turns[i], lambda _, now: both(i, now), now)
-
-    return lax.fori_loop(0, len(turns), one, (*bases, *averages))
+    return at.repeated(turns, both)
 
 
-def _with(xs: Sequence[Array], k: int, x: Array) -> tuple[Array, ...]:
-    return *xs[:k], x, *xs[k + 1 :]
+def _of_either(side: Any, rows: Callable[..., Any], columns: Callable[..., Any], x: Array) -> Array:
+    if isinstance(side, int):
+        return (rows, columns)[side](x)
+    return lax.switch(side, (rows, columns), x)
+
+
+def in_bases(
+    at: engine.InPlace, bases: tuple[int, int], x: Array, dtype: Any, is_back: bool = False
+) -> tuple[engine.InPlace, Array]:
+    """Return Q_L^T x Q_R for the bases of a matrix, or Q_L x Q_R^T, one product after the other."""
+    for side, k in enumerate(bases):
+        q = at.slot(k)
+        if is_basis(q, x, side - 2):
+            a = transposed(q) if (side == 0) != is_back else q
+            x = linalg.matmul_in(*((a, x) if side == 0 else (x, a)), dtype)
+            at, x = at.settled(x)
+    return at, x
+
+
+def followed_in_place(at: engine.InPlace, factors: tuple[int, int], beta: Scalar) -> engine.InPlace:
+    """Return a matrix with its averages of g g^T and g^T g, as `followed_by` returns them."""
+    for side, k in enumerate(factors):
+        g = squarable(at.gradient(), (-2, -1))
+        if is_basis(at.slots[k][0], g, side - 2):
+            new = product_with_itself(g, side)
+            average = lambda a, new: [beta * a + (1 - beta) * new]  # noqa: E731
+            at = at.with_slots(average, [k], new)[0].settled()[0]
+    return at
 
 
 def turns_due(count: Array, size: int, every: int, first: int = 0) -> Array:

@@ -1,5 +1,6 @@
 """SOAP: Adam in the eigenbasis of Shampoo's two matrices."""
 
+import functools
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -17,10 +18,13 @@ from gradxform.transforms.eigenbases import (
     eigenvectors,
     first_bases,
     followed_by,
+    followed_in_place,
+    in_bases,
     is_basis,
     kl_factors,
     kl_followed_by,
     power_iterated,
+    renewed_in_place,
     renewed_in_turns,
     sandwich,
     transposed,
@@ -174,18 +178,10 @@ class scale_by_soap(InEigenbases):
     def rule(self, g, m, v, left, right, q_left, q_right, count, of_m, of_v):
         """Return the step of Adam, turned back, and the new state of every matrix."""
         g = squarable(g, (-2, -1))
-        # The first gradient only makes the bases: it must not move in a basis made of itself.
-        is_first = count == 0
         h = sandwich(transposed(q_left), g, q_right, self.compute_dtype)
-        m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
-        v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
-        u = of_m * over_root(m, of_v * v, self.eps)
+        m, v, u = self._adam(m, v, h, count, of_m, of_v)
         u = sandwich(q_left, u, transposed(q_right), self.compute_dtype)
-        u = jnp.where(is_first, 0, u)
-        if self.normalize_grads:
-            size = (u.shape[-2] * u.shape[-1]) ** 0.5
-            # The corrections of the averages must not cancel with the size of the matrix.
-            u = of_m / jnp.sqrt(of_v) * over(u * size, linalg.frobenius_norm(u))
+        u = self._as_long(u, count, of_m, of_v)
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
         if self.kl_start is None:
             left, right = followed_by(left, right, g, beta)
@@ -208,8 +204,45 @@ class scale_by_soap(InEigenbases):
         if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
             # branch does not make one step of every period longer, as it would later.
-            q_left, q_right, m, v = lax.cond(is_first, first, later)
+            q_left, q_right, m, v = lax.cond(count == 0, first, later)
         return u, m, v, left, right, q_left, q_right
+
+    def goes_in_place(self, m, v, left, right, q_left, q_right):
+        """Whether `rule_in_place` stands for `rule`: where bases are renewed in turns."""
+        return self.kl_start is None and are_renewed_in_turns(left, right)
+
+    def rule_in_place(self, at, count, of_m, of_v):
+        """Return a matrix after the step of `rule`, with few arrays at once."""
+        averages, factors, bases = (0, 1), (2, 3), (4, 5)
+        at = followed_in_place(
+            at, factors, self.b2 if self.shampoo_beta is None else self.shampoo_beta
+        )
+        h = squarable(at.gradient(), (-2, -1))
+        at, h = in_bases(at, bases, h, self.compute_dtype)
+        step = functools.partial(self._adam, count=count, of_m=of_m, of_v=of_v)
+        at, (u,) = at.with_slots(step, averages, h)
+        at, u = at.settled(u)
+        at, u = in_bases(at, bases, u, self.compute_dtype, is_back=True)
+        at = at.with_update(self._as_long(u, count, of_m, of_v)).settled()[0]
+        (turns,) = turns_due(count, 1, self.precondition_frequency)
+        return renewed_in_place(at, factors, bases, averages, turns)
+
+    def _adam(self, m, v, h, count, of_m, of_v):
+        """Return the averages of a gradient and of its square, and the step of Adam."""
+        # The first gradient only makes the bases: it must not move in a basis made of itself.
+        is_first = count == 0
+        m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
+        v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
+        return m, v, of_m * over_root(m, of_v * v, self.eps)
+
+    def _as_long(self, u, count, of_m, of_v):
+        """Return the step as long as it is taken."""
+        u = jnp.where(count == 0, 0, u)
+        if self.normalize_grads:
+            size = (u.shape[-2] * u.shape[-1]) ** 0.5
+            # The corrections of the averages must not cancel with the size of the matrix.
+            u = of_m / jnp.sqrt(of_v) * over(u * size, linalg.frobenius_norm(u))
+        return u
 
 
 def _renewed_bases(

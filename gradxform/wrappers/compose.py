@@ -100,7 +100,15 @@ class _Chain(Transform):
             return apply_updates(params, updates), state
         states = iter(_flat_states_of_chain(self, state, params))
         new_states: list[Any] = []
-        for run in runs:
+        for i, run in enumerate(runs):
+            if i == len(runs) - 2 and getattr(run[0], "rule_in_place", None) is not None:
+                rest = [*states]
+                made = run[0].update_params_with(runs[-1], updates, rest, params, extra)
+                if made is not None:
+                    updates, new = made
+                    new_states.extend(new)
+                    break
+                states = iter(rest)
             old, is_last = list(itertools.islice(states, len(run))), run is runs[-1]
             if isinstance(run[0], ArrayRule):
                 updates, new = run_rules(run, updates, old, params, extra, is_last)

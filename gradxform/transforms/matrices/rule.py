@@ -1,11 +1,13 @@
 """The base of transforms that are given by their rule for one matrix."""
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform._jax.versions import is_tracer, platform_of
 from gradxform.base import Transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
@@ -87,11 +89,17 @@ class MatrixRule(Transform):
     `renews` says that `rule` renews each matrix at some steps, by a decomposition that LAPACK
     computes on CPUs. There each leaf is then a batch of its own. `decomposes` says that `rule` is
     long for the compiler of TPUs. There equal leaves are then the turns of one loop.
+
+    `rule_in_place(at, *scalars)`, where there is one, is `rule` for one matrix, whose arrays it
+    loads and stores one after the other (`engine.InPlace`): it returns the last `at`. It stands for
+    `rule` where `goes_in_place(*matrix_slots)` is true, on one device.
     """
 
     State: Any = None
     renews: bool = False
     decomposes: bool = False
+    rule_in_place: Any = None
+    goes_in_place: Any = None
     oriented: bool = False
     needs_params = False
     handles_complex = False
@@ -152,6 +160,33 @@ class MatrixRule(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return the update of every matrix."""
+        return self._updated(updates, state, params, extra, None)
+
+    def update_params_with(
+        self, rules: Any, updates: Updates, states: Any, params: Params, extra: dict[str, Any]
+    ) -> tuple[Params, list[Any]] | None:
+        """Return the parameters after the update by this and the last rules of a chain, at once.
+
+        On TPUs: so no updates are kept until the last matrix has its own. None elsewhere, and for
+        rules that do not run by entry.
+        """
+        gs = jax.tree.leaves(updates)
+        if self.finish is not None or not all(map(is_tracer, gs)):
+            return None
+        if engine.exchange_now() is not None or any(platform_of(g) != "tpu" for g in gs):
+            return None
+        then = engine.rules_after(rules, updates, states[1:], params, extra)
+        parts = [view.parts for view in leaves_of(self, updates)]
+        if then is None or any(len(x) > 1 for x in parts) or len({g.dtype for g in gs}) != 1:
+            return None
+        columns, state = self._updated(updates, states[0], params, extra, then)
+        params, others = then.rebuilt(columns)
+        return params, [state, *others]
+
+    def _updated(
+        self, updates: Any, state: Any, params: Any, extra: dict[str, Any], then: Any
+    ) -> tuple[Any, Any]:
+        """Return the updates, and the state; with rules after, the new leaves of their trees."""
         if self.needs_params:
             require_params(self, params)
         state = check_state(self, state, self.State)
@@ -169,16 +204,21 @@ class MatrixRule(Transform):
         bare = self if self.is_static else take_live(self, live)
         columns = [gs, ps, *[slot.leaves for slot in slots.values()]]
         rows = engine.map_rows(_Entries(bare), columns, tuple(live), *scalars)
-        us, of_matrices = self._of_matrices(rows, views, kept, scalars)
+        us, of_matrices = self._of_matrices(rows, views, kept, scalars, gs, then)
         if self.finish is not None:
             us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
-        us = [cast(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+        if then is None:
+            pairs = zip(us, gs, strict=True)
+            us = [u if u.dtype == g.dtype else cast(u, g.dtype) for u, g in pairs]
         new = [(*own, *more) for (_, own), more in zip(rows, of_matrices, strict=True)]
         fields = {
             name: slot.rebuilt([x[k] for x in new])
             for k, (name, slot) in enumerate((slots | kept).items())
         }
-        return jax.tree.unflatten(treedef, us), state._replace(**fields)
+        new_state = state._replace(**fields)
+        if then is not None:
+            return [*map(list, zip(*us, strict=True))], new_state
+        return jax.tree.unflatten(treedef, us), new_state
 
     def _aligned(
         self, updates: Updates, gs: list[Any], treedef: Any, state: Any, params: Params | None
@@ -200,14 +240,25 @@ class MatrixRule(Transform):
         return ps, slots, kept
 
     def _of_matrices(
-        self, rows: list[Any], views: list[MatrixLeaf], kept: dict[str, Aligned], scalars: Any
-    ) -> tuple[list[Array], list[tuple[Array, ...]]]:
+        self,
+        rows: list[Any],
+        views: list[MatrixLeaf],
+        kept: dict[str, Aligned],
+        scalars: Any,
+        gs: list[Any],
+        then: Any,
+    ) -> tuple[list[Any], list[tuple[Array, ...]]]:
         """Return the update of every leaf, and its new slots for matrices, from `rule`."""
         members, first = [], []
         for i, ((x, _), view) in enumerate(zip(rows, views, strict=True)):
             first.append(len(members))
             own = tuple([slot.leaves[i] for slot in kept.values()])
-            members += [engine.Member(a, own, v) for a, v in view.given(x)]
+            moved = () if then is None else tuple(tree.leaves[i] for tree in then.trees)
+            members += [engine.Member(a, own, v, moved) for a, v in view.given(x)]
+        if then is not None:
+            moved = functools.partial(then.moved, gs[0].dtype)
+            results = engine.map_matrices(self, members, scalars, moved)
+            return [[*x] for x, _ in results], [new for _, new in results]
         results = engine.map_matrices(self, members, scalars)
         us, new = [], []
         for i, view in zip(first, views, strict=True):

@@ -1,6 +1,5 @@
 """Distributed Shampoo: Shampoo by blocks, with the step size of another method."""
 
-import functools
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -12,7 +11,8 @@ from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_non_negative, require_one_of
 from gradxform.linalg.panels import is_by_panels
-from gradxform.numerics import over, safe_increment, scalar, squarable
+from gradxform.linalg.products import product_with_itself
+from gradxform.numerics import cast, over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
@@ -36,6 +36,8 @@ GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
 ROOTS = ("auto", "eigh", "newton")
 # The largest eigenvalue counts as at least this in the ridge of a root, as in the reference code.
 _LEAST = 1e-6
+# The places of the slots of both sides; that of the squares is 0, where there are any.
+_MATRICES, _ROOTS = (-4, -3), (-2, -1)
 
 
 class DistributedShampooState(NamedTuple):
@@ -225,11 +227,60 @@ class scale_by_distributed_shampoo(MatrixRule):
         left_root, right_root = self._roots((left, right), (left_root, right_root), count)
         s = linalg.matmul_in(left_root, blocks, self.compute_dtype)
         s = self._joined(linalg.matmul_in(s, right_root, self.compute_dtype), g.shape)
+        return self._as_long(s, d, count), *nu, left, right, left_root, right_root
+
+    def goes_in_place(self, *slots):
+        """Whether `rule_in_place` stands for `rule`: where roots are renewed in turns."""
+        return any(is_by_panels(slots[k]) for k in _MATRICES)
+
+    def rule_in_place(self, at, count, of_new, correction):
+        """Return a matrix after the step of `rule`, with few arrays at once."""
+        every = self.statistics_compute_steps
+        is_due = cast(jnp.mod(count, every) == 0, jnp.int32)
+        at = at.repeated(is_due, lambda _, at: self._followed(at, of_new))
+        at = self._renewed_in_place(at, count)
+        g = squarable(at.gradient(), (-2, -1))
+        s = self._blocks(g)
+        for side, k in enumerate(_ROOTS):
+            pair = (at.slot(k), s) if side == 0 else (s, at.slot(k))
+            at, s = at.settled(linalg.matmul_in(*pair, self.compute_dtype))
+        d = squarable(at.gradient(), (-2, -1))
+        if not self.unused_slots:
+            step = lambda v, g: self._grafted(g, v, of_new, correction)[::-1]  # noqa: E731
+            at, (d,) = at.with_slots(step, [0], d)
+        u = self._as_long(self._joined(s, d.shape), d, count)
+        return at.with_update(u).settled()[0]
+
+    def _followed(self, at: engine.InPlace, of_new: Scalar) -> engine.InPlace:
+        for side, k in enumerate(_MATRICES):
+            blocks = self._blocks(squarable(at.gradient(), (-2, -1)))
+            grown = lambda a, new: [self.beta2 * a + of_new * new]  # noqa: E731
+            at = at.with_slots(grown, [k], product_with_itself(blocks, side))[0].settled()[0]
+        return at
+
+    def _renewed_in_place(self, at: engine.InPlace, count: Array) -> engine.InPlace:
+        """Return a matrix with the roots of those of its blocks that are due."""
+        shapes = [x[0].shape[1:] for x in at.slots]
+        blocks, every = shapes[-1][0], self.preconditioning_compute_steps
+        is_due = jnp.mod(count - engine.matrix_numbers(blocks), every) == 0
+        turns = cast(is_due | (count == 0), jnp.int32)
+
+        def one(i: Any, at: engine.InPlace) -> engine.InPlace:
+            flat = tuple([x.reshape(-1, *x.shape[-2:]) for x in xs] for xs in at.slots)
+            block = at._replace(slots=flat, number=at.number * blocks + i)
+            block = block.repeated(turns[i], lambda _, block: self._with_new_roots(block))
+            pairs = zip(block.slots, shapes, strict=True)
+            whole = tuple([x.reshape(-1, *shape) for x in xs] for xs, shape in pairs)
+            return block._replace(slots=whole, number=at.number)
+
+        return at.repeated(blocks, one)
+
+    def _as_long(self, s: Array, d: Array, count: Array) -> Array:
+        """Return a step at the length of the grafted one, or that."""
         # Divided by its largest entry, because the square of a small norm is 0.
         s = over(s, jnp.max(jnp.abs(s), axis=(-2, -1), keepdims=True))
         s = over(s * linalg.frobenius_norm(d), linalg.frobenius_norm(s))
-        u = jnp.where(count >= self.start_preconditioning_step, s, d)
-        return u, *nu, left, right, left_root, right_root
+        return jnp.where(count >= self.start_preconditioning_step, s, d)
 
     def _grafted(
         self, g: Array, v: Array, of_new: Scalar, correction: Scalar
@@ -292,38 +343,22 @@ class scale_by_distributed_shampoo(MatrixRule):
     def _renewed_in_turns(
         self, matrices: tuple[Array, Array], old: tuple[Array, Array]
     ) -> tuple[Array, ...]:
-        """Return the roots, block by block; of equal sides in one loop, which is half of a program.
+        """Return the roots, block by block. A batch of them would not stay on the chip."""
+        slots = tuple([x] for x in (*matrices, *old))
+        at = engine.run_in_place(self._with_new_roots, [len(old[0])], slots)
+        return tuple(x for (x,) in at.slots[2:])
 
-        A batch of them would not stay on the chip.
-        """
-        count = len(matrices[0])
+    def _with_new_roots(self, at: engine.InPlace) -> engine.InPlace:
+        """Return a block with its roots; of equal sides in one loop, which is half of a program."""
 
-        def taken(a: Array, old: Array, i: Array) -> tuple[Array, Array]:
-            return lax.dynamic_slice_in_dim(a, i, 1), lax.dynamic_slice_in_dim(old, i, 1)
+        def of_side(side: Any, at: engine.InPlace) -> engine.InPlace:
+            a, old = at.slot(*_MATRICES, side=side), at.slot(*_ROOTS, side=side)
+            return at.with_slot(self._root(a, old), *_ROOTS, side=side).settled()[0]
 
-        def put(old: Array, new: Array, i: Array) -> Array:
-            return lax.dynamic_update_slice_in_dim(old, new, i, 0)
-
-        def of_side(k: int, i: Array, now: Any) -> Any:
-            root = put(now[k], self._root(*taken(matrices[k], now[k], i)), i)
-            return (root, now[1]) if k == 0 else (now[0], root)
-
-        def of_either(i: Array, now: Any) -> Any:
-            k, i = i // count, i % count
-            args = [lambda k=k: taken(matrices[k], now[k], i) for k in range(2)]
-            x = self._root(*lax.switch(k, args))
-            return lax.cond(
-                k == 0,
-                lambda now: (put(now[0], x, i), now[1]),
-                lambda now: (now[0], put(now[1], x, i)),
-                now,
-            )
-
-        if matrices[0].shape == matrices[1].shape:
-            return lax.fori_loop(0, 2 * count, of_either, old)
-        for k in range(2):
-            old = lax.fori_loop(0, count, functools.partial(of_side, k), old)
-        return old
+        left, right = (at.slots[k][0] for k in _ROOTS)
+        if left.shape == right.shape:
+            return at.repeated(2, of_side)
+        return of_side(1, of_side(0, at))
 
     def _root(self, a: Array, old: Array) -> Array:
         """Return a^(-1/p), or the old root where it fails."""

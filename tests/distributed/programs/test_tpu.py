@@ -445,6 +445,20 @@ def test_matrices_are_computed_on_the_chip_in_batches(shapes, held):
 
 
 @pytest.mark.parametrize(
+    "name, shapes, held",
+    [
+        ("soap", [(2048, 2048)] * 8, 0.37),
+        ("distributed_shampoo", [(2048, 2048)] * 8, 0.3),
+    ],
+)
+def test_matrices_are_decomposed_one_after_the_other(name, shapes, held):
+    """Parameters and state are written where they are; what is held is that of one matrix."""
+    params = arrays(shapes, jnp.float32)
+    compiled = step_on_one_chip(getattr(gx, name)(1e-3), params, one_pass=True)
+    assert compiled.memory_analysis().temp_size_in_bytes <= held * hlo.copy_bytes(params)
+
+
+@pytest.mark.parametrize(
     "name, bits, code",
     [("adamw", 8, "float"), ("adamw", 8, "dynamic"), ("adamw", 4, "float"), ("lion", 8, "float")],
 )
