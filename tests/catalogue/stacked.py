@@ -22,4 +22,3 @@ WRAPPERS: dict[str, Case] = {
         rows=None,
     ),
 }
-
