@@ -85,10 +85,13 @@ if TYPE_CHECKING:
         check_bound as check_bound,
         is_seen_in_parts as is_seen_in_parts,
         largest_of_parts as largest_of_parts,
+        layer_axes as layer_axes,
         only_adds_up as only_adds_up,
         over_all_shards as over_all_shards,
+        seen_here as seen_here,
         shard_axes as shard_axes,
         total_over_shards as total_over_shards,
+        totals_over_parts as totals_over_parts,
         true_on_all_shards as true_on_all_shards,
     )
     from gradxform.engine.sums import (

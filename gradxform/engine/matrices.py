@@ -47,6 +47,7 @@ class View(NamedTuple):
     first: int | None = None
     # Along which axis each slot is divided over the devices; () or None for those that are whole.
     slot_dims: tuple[int | None, ...] = ()
+    layers: tuple[str, ...] = ()  # the axes of the stacks of which it is a layer
 
     @property
     def place(self) -> str:
@@ -195,7 +196,7 @@ def map_matrices(
             continue
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
         # Arrays that make one batch must have one dtype, and be on the same devices.
-        key = member.view.sides()[1:], kind, where[i]
+        key = member.view.sides()[1:], kind, where[i], member.view.layers
         if is_apart:
             count, view = member.view.sides()[0], member.view
             first = counts.get(key, 0) if view.first is None else view.first

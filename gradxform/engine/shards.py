@@ -26,12 +26,13 @@ class _Held(NamedTuple):
     every: tuple[str, ...]
     psum: Callable[[Array, tuple[str, ...]], Array]
     parts: "Parts | None" = None
-    layers: str | None = None  # the axis of those layers that are leaves of their own
+    layers: tuple[str, ...] = ()  # the axes of layers that are leaves of their own
 
 
 class Parts(Protocol):
     """A tree that is seen part by part, one after the other; each asks for the same totals."""
 
+    here: Collection[Path]  # the leaves that this part counts
     only_adds_up: bool  # whether totals are still unknown, so that nothing else counts
 
     def of_leaves(self, x: Array) -> Array:
@@ -80,31 +81,50 @@ def held_anew(axes: Mapping[Path, tuple[str, ...]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_layers(are_layers: Mapping[Path, bool], axis: str) -> Iterator[None]:
+def as_layers(are_layers: Mapping[Path, bool]) -> Iterator[str]:
     """Treat leaves as layers of stacks that are computed together: sums of the tree cover all.
+
+    Yields the name of the axis, for the `jax.vmap` over layers.
 
     Args:
       are_layers: for each leaf, by its path, whether it is a layer.
-      axis: the name of the axis of the `jax.vmap` over layers.
     """
-    now = _HELD.get()
+    now = _HELD.get() or _Held(dict.fromkeys(are_layers, ()), (), lambda x, axes: x)
+    axis = f"layers of a stack, {len(now.layers)}"
 
     def psum(x: Array, axes: tuple[str, ...]) -> Array:
-        if axis in axes:
-            x = lax.psum(x, axis)
+        x = lax.psum(x, axis) if axis in axes else x
         others = tuple(name for name in axes if name != axis)
-        return now.psum(x, others) if now is not None and others else x
+        return now.psum(x, others) if others else x
 
     axes = {
-        path: (*(() if now is None else _axes(path, now)), *([axis] * is_layer))
-        for path, is_layer in are_layers.items()
+        path: (*_axes(path, now), *([axis] * is_layer)) for path, is_layer in are_layers.items()
     }
-    every = (*(() if now is None else now.every), axis)
-    token = _HELD.set(_Held(axes, every, psum, None, axis))
+    layers = (*now.layers, axis)
+    token = _HELD.set(_Held(axes, (*now.every, axis), psum, None, layers))
     try:
-        yield
+        yield axis
     finally:
         _HELD.reset(token)
+
+
+def layer_axes(tree: PyTree) -> list[tuple[str, ...]]:
+    """Return for each leaf the axes of the stacks of which it is a layer."""
+    now = _HELD.get()
+    paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
+    if now is None or not now.layers:
+        return [()] * len(paths)
+    return [tuple(name for name in _axes(path, now) if name in now.layers) for path in paths]
+
+
+def seen_here(by_path: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Return the leaves that this part counts, where a tree is seen part by part."""
+    return {path: x for path, x in by_path.items() if _is_here(path)}
+
+
+def _is_here(path: Path) -> bool:
+    now = _HELD.get()
+    return now is None or now.parts is None or path in now.parts.here
 
 
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
@@ -119,7 +139,7 @@ def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     # A part without a leaf asks for the total, too.
     by_axes: dict[tuple[str, ...], list[Any]] = {} if now.parts is None else {now.every: []}
     for path, leaf in with_paths(tree):
-        if is_hole(leaf):
+        if is_hole(leaf) or not _is_here(path):
             continue
         by_axes.setdefault(_axes(path, now), []).append(leaf)
     return list(by_axes.items())
@@ -140,14 +160,20 @@ def summed(x: Array, axes: tuple[str, ...]) -> Array:
     return x if now is None or not axes else now.psum(x, axes)
 
 
-def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
-    """Return sums over single leaves, by path, each over the devices that divide its leaf."""
+def over_all_shards(sums: Mapping[Path, Array], of_parts: bool = False) -> dict[Path, Array]:
+    """Return sums over single leaves, by path, each over the devices that divide its leaf.
+
+    Args:
+      sums: the sums.
+      of_parts: whether, where a tree is seen part by part, they are those of this part, for
+        `totals_over_parts`.
+    """
     now = _HELD.get()
-    if now is None:
+    if now is None or (of_parts and now.parts is not None):
         return dict(sums)
     together: dict[tuple[str, ...], list[Path]] = {}
     for path in sums:
-        axes = tuple(name for name in _axes(path, now) if name != now.layers)
+        axes = tuple(name for name in _axes(path, now) if name not in now.layers)
         together.setdefault(axes, []).append(path)
     totals = dict(sums)
     for axes, paths in together.items():
@@ -169,6 +195,8 @@ def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Arr
     paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
     together: dict[tuple[str, ...], list[Sequence[Array]]] = {}
     for path, leaf_sums in zip(paths, sums, strict=True):
+        if not _is_here(path):
+            leaf_sums = [jnp.zeros_like(x) for x in leaf_sums]
         together.setdefault(() if now is None else _axes(path, now), []).append(leaf_sums)
     totals = []
     for axes, group in together.items():
@@ -177,6 +205,14 @@ def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Arr
             subtotals = list(now.psum(jnp.stack(subtotals), axes))
         totals.append(subtotals)
     return [functools.reduce(lax.add, each) for each in zip(*totals, strict=True)]
+
+
+def totals_over_parts(sums: Sequence[Array]) -> list[Array]:
+    """Return the totals of sums over leaves, where a tree is seen part by part."""
+    now = _HELD.get()
+    if now is None or now.parts is None or not sums:
+        return [*sums]
+    return [*now.psum(jnp.stack(sums), now.every)]
 
 
 def totals_of_nothing(sums: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -224,7 +224,7 @@ def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
         pairs, first = zip(x.by_rows(), rows_of(tile), strict=True), x.first_row
         arrays = [_update_slice(a, new, i, rows // n, ways, first) for (a, n), (new, _) in pairs]
         is_layer = isinstance(x, StackedLayer)
-        return x.with_all_rows(arrays) if is_layer else tile.with_rows(arrays, x.shape)
+        return x.with_all_rows(arrays, tile) if is_layer else tile.with_rows(arrays, x.shape)
     return _update_slice(x, tile, i, rows, ways)
 
 

@@ -21,6 +21,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
+from gradxform.training.layers.check import what_it_costs
 from gradxform.training.layers.in_backward import LayeredStep
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, quoted_paths
@@ -270,7 +271,9 @@ class Step:
         self._calls = has_called(asked.tx)
 
     def __repr__(self) -> str:
-        return f"make_step({self._asked.tx!r}, {name_of(self._asked.loss_fn)})"
+        asked = self._asked
+        how = f", {what_it_costs(asked.tx)}" if asked.in_backward else ""
+        return f"make_step({asked.tx!r}, {name_of(asked.loss_fn)}{how})"
 
     def __call__(
         self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any

@@ -132,8 +132,9 @@ class scale_by_dion2(Orthogonalizing):
         axes = axes_of_all(self, self.weight_dimension_numbers, whole, uneven=False)
         shapes = [jnp.shape(x) for x in jax.tree.leaves(tree)]
         pickings = []
+        layers = engine.layer_axes(tree)
         for i, (a, shape, cut) in enumerate(zip(axes, shapes, engine.cuts_of(tree), strict=True)):
-            view = engine.view_of(a, shape, False, cut)
+            view = engine.view_of(a, shape, False, cut)._replace(layers=layers[i])
             m = view.sides()[1]  # the shorter side: a tall matrix is turned
             groups = math.gcd(self.groups, m)
             how = _Picking(view, groups, share_of(m // groups, self.fraction), cut)

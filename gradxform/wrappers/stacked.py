@@ -23,13 +23,11 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.leaves.storage import is_stored
+from gradxform.leaves.storage import is_stored, rows_before
 from gradxform.tree.owners import owners_of
 from gradxform.types import OptState, Params, PyTree, StaticMask, Updates
 from gradxform.wrappers.one_pass import call_update_params
 from gradxform.wrappers.parts import StatelessWrapper
-
-_AXIS = "layers of a stack"
 
 
 @transform
@@ -211,7 +209,8 @@ class stacked(StatelessWrapper):
         given = gs.stacks, states.stacks, [] if ps is None else ps.stacks
         count = gs.count if ps is None else ps.count
         if count == 1:  # a layer by itself, as in a step that updates layers one by one
-            of_layers, rest = layer(*jax.tree.map(lambda x: x[0], given))
+            with rows_before(None):
+                of_layers, rest = layer(*jax.tree.map(lambda x: x[0], given))
             of_layers = jax.tree.map(lambda x: x[None], of_layers)
         elif count is None:
             of_layers, rest = layer(*given)
@@ -220,8 +219,8 @@ class stacked(StatelessWrapper):
             _, rest = layer(*jax.tree.map(lambda x: x[0], given))
             of_layers = (given[2] if to_params else given[0]), given[1]
         else:
-            with engine.as_layers(flags, _AXIS):
-                over = jax.vmap(layer, out_axes=(0, None), axis_name=_AXIS)
+            with engine.as_layers(flags) as axis:
+                over = jax.vmap(layer, out_axes=(0, None), axis_name=axis)
                 of_layers, rest = over(*given)
         us = [self._to_axis(x) for x in of_layers[0]]
         return result.whole(us, rest[0]), states.whole(of_layers[1], rest[1])

@@ -1,5 +1,6 @@
 """Norms of gradients, updates and parameters, kept in the state."""
 
+import functools
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -176,6 +177,7 @@ class with_metrics(Transform):
                     "state made for other parameters?"
                 )
             sums[name] = add(sums[name], number)
+        sums = dict(zip(sums, engine.totals_over_parts(list(sums.values())), strict=True))
         return sums if isinstance(old, dict) else sums[""]
 
 
@@ -186,7 +188,7 @@ def _first_difference(paths: list[Path]) -> int:
 
 
 def _leaves_by_path(tree: PyTree) -> dict[Path, Any]:
-    return {path: x for path, x in with_paths(tree) if not is_hole(x)}
+    return engine.seen_here({path: x for path, x in with_paths(tree) if not is_hole(x)})
 
 
 def _touched_rows(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
@@ -199,7 +201,7 @@ def _touched_rows(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path,
 def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
     """Return the sum of |x|^2 over each leaf, over all devices that hold shards of it."""
     sums = engine.map_rows(_sum_of_squares, [list(leaves.values())])
-    return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
+    return engine.over_all_shards(dict(zip(leaves, sums, strict=True)), of_parts=True)
 
 
 def _lost_entries(
@@ -210,7 +212,8 @@ def _lost_entries(
         _lost_entries_of_leaf, [list(updates.values()), [params[k] for k in updates]]
     )
     lost, sizes = ({k: pair[i] for k, pair in zip(updates, pairs, strict=True)} for i in range(2))
-    return engine.over_all_shards(lost), engine.over_all_shards(sizes)
+    of_devices = functools.partial(engine.over_all_shards, of_parts=True)
+    return of_devices(lost), of_devices(sizes)
 
 
 def _lost_entries_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:

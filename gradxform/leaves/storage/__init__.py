@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         NarrowParam as NarrowParam,
         Remainder as Remainder,
     )
-    from gradxform.leaves.storage.rounded import Rounded as Rounded
+    from gradxform.leaves.storage.rounded import Rounded as Rounded, rows_before as rows_before
     from gradxform.leaves.storage.stored import (
         Mean as Mean,
         StoredArray as StoredArray,

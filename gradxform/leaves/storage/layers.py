@@ -94,12 +94,12 @@ class StackedLayer(StoredArray):
         """Return some rows by themselves."""
         return with_rows(self.stack, arrays, shape)
 
-    def with_all_rows(self, arrays: Sequence[Array]) -> "StackedLayer":
-        """Return the same layer of other arrays of all layers."""
+    def with_all_rows(self, arrays: Sequence[Array], tile: Any) -> "StackedLayer":
+        """Return the same layer of other arrays of all layers, in the form of a tile."""
         shaped = [
             x.reshape(old.shape) for x, (old, _) in zip(arrays, rows_of(self.stack), strict=True)
         ]
-        stack = with_rows(self.stack, shaped, self.stack.shape)
+        stack = with_rows(tile, shaped, self.stack.shape)
         return StackedLayer(stack, self.index, self.is_bare)
 
     def placed(self, place: Any, replicated: Any) -> "StackedLayer":

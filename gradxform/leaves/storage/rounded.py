@@ -1,6 +1,8 @@
 """Arrays in 16 bits, rounded at random so that small changes count on average."""
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -69,6 +71,20 @@ class Rounded(StoredArray):
         return Rounded(place, replicated, self._dtype)
 
 
+# How many rows of a larger array come before those that are computed here.
+_BEFORE: contextvars.ContextVar[Any] = contextvars.ContextVar("before", default=None)
+
+
+@contextlib.contextmanager
+def rows_before(count: Any) -> Iterator[None]:
+    """Let arrays be rows of larger ones, so many after their first; None for the first."""
+    token = _BEFORE.set(count)
+    try:
+        yield
+    finally:
+        _BEFORE.reset(token)
+
+
 def rounded_by_chance(
     x: Array, key: Array, dtype: Any = jnp.bfloat16, rows: Array | None = None
 ) -> Array:
@@ -115,6 +131,8 @@ def _chance_seeds(shape: tuple[int, ...], rows: Array | None) -> Array:
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         if axis == 0 and rows is not None:
             index = jax.lax.broadcast_in_dim(rows, shape, (0,))
+        if axis == 0 and _BEFORE.get() is not None:
+            index = index + jax.lax.convert_element_type(_BEFORE.get(), jnp.uint32)
         # These numbers wrap, so that only entries 2**32 apart have the same.
         place = place + index * np.uint32(stride % 2**32)
         stride *= shape[axis]

@@ -73,8 +73,8 @@ def layer_states(
         if isinstance(leaf, StoredArray) and not is_covered and not is_cut_by_rows(leaf):
             raise ValueError(
                 f"{part}: the state of {'/'.join(path)} is kept {leaf.shared_by_rows}, and "
-                "update_in_backward sees one layer at a time. Say that these parameters are "
-                f"stacks of layers: stacked({name_of(tx)}(...), ...)."
+                f"update_in_backward sees one layer at a time. Say that they are stacks, for both "
+                f"kinds of step: gradxform.stacked(tx, {path[0]!r})."
             )
         kinds.append(LayerState(scan, is_covered or match.dims[:1] == [0]))
     return kinds
@@ -143,20 +143,24 @@ class _Visit(NamedTuple):
             self._refuse(
                 one,
                 f"looks at whole arrays, and {'/'.join(bare[0])} of {scan.place} is a stack "
-                f"of them. Say so, for both kinds of step: stacked({name_of(one)}(...), "
-                f"{bare[0][0]!r}).",
+                f"of them. Say so, for both kinds of step: gradxform.stacked(tx, {bare[0][0]!r}).",
             )
 
     def _refuse(self, one: Any, why: str) -> NoReturn:
         raise ValueError(f"{self.part}: update_in_backward: {name_of(one)} {why}")
 
 
-def parts_with_sums(tx: Any) -> list[str]:
-    """Return the names of the parts that need a sum over all gradients before the first update."""
-    return [
-        name_of(one)
-        for one in all_parts(tx)
-        if isinstance(one, GradientTransformation)
-        and one.asks_for_sums
-        and (one.locality if isinstance(one, ArrayRule) else own_locality_of(one)) == "tree"
-    ]
+def what_it_costs(tx: Any) -> str:
+    """Return how many backward passes a step takes, and why."""
+    asking = [name_of(one) for one in all_parts(tx) if _asks_for_totals(one)]
+    if not asking:
+        return "update_in_backward=True"
+    names = ", ".join(dict.fromkeys(asking))
+    return f"update_in_backward=True: two backward passes or more, for the totals of {names}"
+
+
+def _asks_for_totals(one: Any) -> bool:
+    """Whether a part needs a sum over all gradients before the first update."""
+    if not isinstance(one, GradientTransformation) or not one.asks_for_sums:
+        return False
+    return (one.locality if isinstance(one, ArrayRule) else own_locality_of(one)) == "tree"

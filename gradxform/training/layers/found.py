@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform._jax import jaxprs
 from gradxform._jax.versions import zeros_of
@@ -29,9 +30,9 @@ class _Finding:
 
     def __init__(self, part: str, params: Params) -> None:
         self.part, self.scans = part, []
+        self.types: list[list[tuple[int, ...]]] = []  # for each, of what the first layer gets
         self.paths = [path_str(path) for path, _ in arrays_in(params)]
         self.leaves = jax.tree.leaves(params)
-        self.probes: list[tuple[str, Any]] = []
 
     def scan(self, stack: Layers, x: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         """Note a scan, and return results that depend on nothing."""
@@ -54,9 +55,10 @@ class _Finding:
         y_type = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct((stack.count, *a.shape), a.dtype), y_type
         )
-        new = jax.tree.map(zeros_of, x_type), jax.tree.map(zeros_of, y_type)
-        self.probes += [(place, a) for a in jax.tree.leaves((x, new[0]))]
-        return new
+        # The equation by which `scans_of` sees where in the program the scan is.
+        lax.optimization_barrier([self.leaves[i] for i in indices] + jax.tree.leaves(x))
+        self.types.append([jnp.shape(a) for a in jax.tree.leaves(x)])
+        return jax.tree.map(zeros_of, x_type), jax.tree.map(zeros_of, y_type)
 
     def _index_of(self, stack: Layers, place: str, path: Any, leaf: Any) -> int:
         found = [i for i, x in enumerate(self.leaves) if x is leaf]
@@ -80,7 +82,6 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
     """
     treedef = jax.tree.structure(params)
     found: list[_Finding] = []
-    outside: list[str] = []
 
     def trace(leaves: list[Any]) -> Any:
         whole = treedef.unflatten(leaves)
@@ -88,30 +89,29 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
         found.append(finding)
         context = IN_STEP.set(finding)
         try:
-            out = loss_fn(whole, *args)
+            return loss_fn(whole, *args)
         finally:
             IN_STEP.reset(context)
-        for place, probe in finding.probes:
-            try:
-                jnp.asarray(probe) + 0 if jaxprs.is_inexact(probe) else jnp.shape(probe)
-            except jax.errors.UnexpectedTracerError:
-                outside.append(place)
-        return out
 
     jaxpr, _ = jaxprs.as_open_jaxpr(jax.make_jaxpr(trace)(jax.tree.leaves(params)))
     finding = found[-1]
-    if outside:
-        raise ValueError(
-            f"{part}: with update_in_backward, {outside[0]} must run once in each step, and is "
-            "inside a condition, a loop or jax.vmap. Call it in the loss itself; for "
-            "microbatches, let block take all of them."
-        )
     if not finding.scans:
         raise ValueError(
             f"{part}: update_in_backward=True updates the layers of gradxform.scan_layers, and "
             "loss_fn does not call it. Scan over the layers with it, or leave "
             "update_in_backward out."
         )
+    marks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "optimization_barrier"]
+    for scan, shapes in zip(finding.scans, finding.types, strict=True):
+        stacks = [jaxpr.invars[i] for i in scan.indices]
+        own = next((m for m in marks if m.invars[: len(stacks)] == stacks), None)
+        # Under `jax.vmap`, what the first layer gets has one more axis.
+        if own is None or [v.aval.shape for v in own.invars[len(stacks) :]] != shapes:
+            raise ValueError(
+                f"{part}: with update_in_backward, {scan.place} must run once in each step, and "
+                "is inside a condition, a loop or jax.vmap. Call it in the loss itself; for "
+                "microbatches, let block take all of them."
+            )
     for scan in finding.scans:
         for i in scan.indices:
             use = next(_uses_of(jaxpr, jaxpr.invars[i], None), None)
@@ -129,7 +129,7 @@ def _uses_of(jaxpr: Any, variable: Any, call: str | None) -> Iterator[str]:
     """Yield where a variable is used."""
     for eqn in jaxpr.eqns:
         places = [k for k, v in enumerate(eqn.invars) if v is variable]
-        if not places:
+        if not places or eqn.primitive.name == "optimization_barrier":
             continue
         line = jaxprs.line_of(eqn, call)
         inner = jaxprs.called(eqn)

@@ -15,10 +15,11 @@ import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import platform_of, zeros_of
-from gradxform.base import ArrayRule
+from gradxform.base import ArrayRule, extra_names
 from gradxform.engine import reach_of
-from gradxform.leaves.storage import is_stored
-from gradxform.training.layers.check import layer_states
+from gradxform.leaves import Path
+from gradxform.leaves.storage import is_stored, rows_before
+from gradxform.training.layers.check import LayerState, layer_states
 from gradxform.training.layers.found import Scan, scans_of
 from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, types_of_layer
 from gradxform.training.layers.stacks import Stack, layer_of, leaves_of_state
@@ -54,6 +55,11 @@ class LayeredStep:
         """Return which parameters are differentiated after the layers; `on` are the trained."""
         self.trained = {i for scan in self.scans for i in scan.indices if on[i]}
         layers = {i for scan in self.scans for i in scan.indices}
+        # What belongs to layers of which none is trained goes with all else.
+        self.scans_trained = [s for s in self.scans if self.trained & {*s.indices}]
+        self.kinds = [
+            kind if kind.scan in self.scans_trained else LayerState() for kind in self.kinds
+        ]
         return [is_on and i not in layers for i, is_on in enumerate(on)]
 
     # ----------------------------------------------------------------------------- derivatives
@@ -89,7 +95,8 @@ class LayeredStep:
         # Derivatives of what does not depend on a parameter outside of layers need a token: without
         # one, JAX would leave the backward pass of its layers out.
         value, pull, aux = jax.vjp(loss, chosen, jnp.zeros(()), has_aux=True)
-        self.extra |= self.extra_of(aux)
+        if "value" in (extra_names(self.tx) or ()) and not jnp.ndim(aux[0]):
+            self.extra = {"value": aux[0]} | self.extra
         one = jnp.ones_like(value)
         self.known: dict[int, Array] = {}
         self.asked = self._totals()
@@ -101,7 +108,7 @@ class LayeredStep:
                     jax.new_ref(nothing_of(asked)) if now else None
                     for asked, now in zip(self.asked, of_wave, strict=True)
                 ]
-                for scan in self.scans
+                for scan in self.scans_trained
             }
             gradients = as_gradients(pull(one)[0])
             self._add_up(gradients, of_wave)
@@ -109,15 +116,11 @@ class LayeredStep:
         gradients = pull(one)[0]
         return (value, aux), gradients
 
-    def extra_of(self, aux: Any) -> dict[str, Any]:
-        """Return the extra arguments that the loss gives."""
-        return {}
-
     # ---------------------------------------------------------------------------------- updates
 
     def step(self, gradients: Updates) -> tuple[Params, OptState]:
         """Return the parameters and the state, after the update of all else but layers."""
-        totals = Totals(self._known(None), False)
+        totals = self._totals_of(None, False)
         params, state = self._update(totals, gradients, self.leaves, self.state_leaves)
         leaves = jax.tree.leaves(params)
         for i, stack in self.stacks.items():
@@ -165,7 +168,7 @@ class LayeredStep:
         """Update a layer in the references; or only add up what totals need of it."""
         if self.wave is not None:
             arguments = self._of_layer(scan, i, gradients)
-            totals = Totals(self._known(scan), True)
+            totals = self._totals_of(scan, True)
             self._update(totals, *arguments)
             for asked, ref, (_, x) in zip(
                 self.asked, self.sums[scan.number], totals.asked, strict=True
@@ -194,7 +197,7 @@ class LayeredStep:
         def update(gradients: Updates, layer: dict[int, Any], own: dict[int, Any]) -> Any:
             all_leaves = [layer.get(j, x) for j, x in enumerate(leaves)]
             all_slots = [own.get(k, x) for k, x in enumerate(slots)]
-            totals = Totals(self._known(scan), False)
+            totals = self._totals_of(scan, False)
             params, state = self._update(totals, gradients, all_leaves, all_slots)
             new_leaves, new_slots = leaves_of_state(params), leaves_of_state(state)
             return {j: new_leaves[j] for j in trained}, {k: new_slots[k] for k in of_scan}
@@ -210,27 +213,38 @@ class LayeredStep:
 
     def _totals(self) -> list[Asked]:
         """Return the totals that an update asks for; all parts of the tree ask for the same."""
-        scan = self.scans[0]
+        self.asked = []
+        if not self.scans_trained:
+            return []
+        scan = self.scans_trained[0]
 
         def step(totals: Totals, i: Any) -> None:
             gradients = {j: self._layer_of_leaf(j, i) for j in scan.indices if j in self.trained}
             self._update(totals, *self._of_layer(scan, i, gradients))
 
-        self.asked = []
-        return totals_asked_for(step, (jax.ShapeDtypeStruct((), jnp.int32),))
+        here = self._here(scan)
+        return totals_asked_for(step, here, (jax.ShapeDtypeStruct((), jnp.int32),))
 
-    def _known(self, scan: Scan | None) -> dict[int, Array]:
+    def _here(self, scan: Scan | None) -> frozenset[Path]:
+        """Return the leaves of a part of the tree; None for all but layers."""
+        if scan is not None:
+            return frozenset(self.paths[i] for i in scan.indices)
+        layers = {i for one in self.scans_trained for i in one.indices}
+        return frozenset(path for i, path in enumerate(self.paths) if i not in layers)
+
+    def _totals_of(self, scan: Scan | None, only_adds_up: bool) -> Totals:
         """Return the totals that a part of the tree may know; None for all but layers."""
         number = None if scan is None else scan.number
-        return {
+        known = {
             k: x[number] if isinstance(x, dict) else x
             for k, x in self.known.items()
             if not isinstance(x, dict) or number in x
         }
+        return Totals(self._here(scan), known, only_adds_up)
 
     def _add_up(self, gradients: Updates, of_wave: list[bool]) -> None:
         """Add to the totals of a wave what is not in layers."""
-        totals = Totals(self._known(None), True)
+        totals = self._totals_of(None, True)
         self._update(totals, gradients, self.leaves, self.state_leaves)
         for k, (asked, is_now) in enumerate(zip(self.asked, of_wave, strict=True)):
             if not is_now:
@@ -334,7 +348,11 @@ def _scanned_in_step(
             cts = floats[0].cotangents(ct, out[0]), y_floats.cotangents(ct_y, out[1])
             g, ct_x, ct_s, ct_e = pull(cts)
             trained = list(itertools.compress(scan.indices, is_on))
-            step._update_layer(scan, i, {j: x[None] for j, x in zip(trained, g, strict=True)})
+            if trained:
+                with rows_before(i):
+                    step._update_layer(
+                        scan, i, dict(zip(trained, (x[None] for x in g), strict=True))
+                    )
             more = [a + b for a, b in zip(ct_elsewhere, floats[2].of(ct_e), strict=True)]
             return (floats[0].of(ct_x), more), floats[1].of(ct_s)
 

@@ -17,23 +17,28 @@ def layer_of(x: Array, i: Any) -> Array:
 
 
 def is_cut_by_rows(leaf: StoredArray) -> bool:
-    """Whether all that a stored array of layers consists of has an index for each of them."""
-    rows = leaf.by_rows()
-    return len(rows) == len(jax.tree.leaves(leaf)) and all(n == 1 for _, n in rows)
+    """Whether a stored array of layers has an index for each of them in its arrays."""
+    return bool(leaf.is_by_rows) and all(n == 1 for _, n in leaf.by_rows())
 
 
 class Stack:
     """A leaf of the parameters or of the state, of all layers, in references."""
 
     def __init__(self, leaf: Any) -> None:
-        is_stored_by_rows = isinstance(leaf, StoredArray) and is_cut_by_rows(leaf)
-        self.leaf = leaf.opened(1) if is_stored_by_rows else leaf
+        by_rows = isinstance(leaf, StoredArray) and is_cut_by_rows(leaf)
+        self.leaf = leaf.opened(1) if by_rows else leaf
         # Of another form, a layer is a layer of each of its arrays.
-        self.is_whole = isinstance(leaf, StoredArray) and not is_stored_by_rows
-        self.refs = [jax.new_ref(x) for x in self._arrays(self.leaf)]
+        self.is_whole = isinstance(leaf, StoredArray) and not by_rows
+        self.refs = [jax.new_ref(x) for x in self._stacks(self.leaf)]
+        self.shared = [jax.new_ref(x) for x in self._shared(self.leaf)]
 
-    def _arrays(self, leaf: Any) -> list[Array]:
+    def _stacks(self, leaf: Any) -> list[Array]:
         return jax.tree.leaves(leaf) if self.is_whole else [x for x, _ in rows_of(leaf)]
+
+    def _shared(self, leaf: Any) -> list[Array]:
+        """Return what is no stack, such as a key: each layer finds it as it was, and sets it."""
+        stacks = self._stacks(leaf)
+        return [x for x in jax.tree.leaves(leaf) if not any(x is stack for stack in stacks)]
 
     def _of(self, arrays: list[Array], shape: tuple[int, ...]) -> Any:
         if self.is_whole:
@@ -53,16 +58,22 @@ class Stack:
 
     def set(self, i: Any, new: Any) -> None:
         """Put a layer in its place."""
-        if isinstance(new, StackedLayer):
-            for ref, x in zip(self.refs, self._arrays(new.stack), strict=True):
-                ref[...] = x
-            return
-        for ref, x in zip(self.refs, self._arrays(new), strict=True):
-            ref[...] = lax.dynamic_update_slice_in_dim(ref[...], x, i, 0)
+        is_in_place = isinstance(new, StackedLayer)
+        leaf = new.stack if is_in_place else new
+        for ref, x in zip(self.refs, self._stacks(leaf), strict=True):
+            ref[...] = x if is_in_place else lax.dynamic_update_slice_in_dim(ref[...], x, i, 0)
+        for ref, x in zip(self.shared, self._shared(leaf), strict=True):
+            ref[...] = x
 
     def end(self) -> Any:
         """Return the leaf of all layers; nothing else may be done with it."""
         leaf = self._of([jax.ref.freeze(ref) for ref in self.refs], self.leaf.shape)
+        if self.shared:
+            new = iter([jax.ref.freeze(ref) for ref in self.shared])
+            shared, (leaves, treedef) = self._shared(leaf), jax.tree.flatten(leaf)
+            leaf = treedef.unflatten(
+                [next(new) if any(x is one for one in shared) else x for x in leaves]
+            )
         return leaf.closed() if isinstance(leaf, StoredArray) and not self.is_whole else leaf
 
 

@@ -33,8 +33,8 @@ class Asked(NamedTuple):
 class Totals:
     """The totals of one turn: those that are known, and what the turn adds to the others."""
 
-    def __init__(self, known: dict[int, Array], only_adds_up: bool) -> None:
-        self.known, self.only_adds_up = known, only_adds_up
+    def __init__(self, here: frozenset[Path], known: dict[int, Array], only_adds_up: bool) -> None:
+        self.here, self.known, self.only_adds_up = here, known, only_adds_up
         self.asked: list[tuple[str, Array | None]] = []  # in order, with what this part has
 
     def _total(self, kind: str, x: Array) -> Array:
@@ -62,16 +62,17 @@ class Totals:
             yield
 
 
-def totals_asked_for(step: Callable[[Totals], Any], args: Any) -> list[Asked]:
+def totals_asked_for(step: Callable[..., Any], here: frozenset[Path], args: Any) -> list[Asked]:
     """Return the totals that a step asks for, in order.
 
     Args:
       step: `step(totals, *args)` computes with these totals.
+      here: the leaves of the part of the tree that it sees.
       args: its other arguments, or their types.
     """
 
     def asked(known: list[Array], args: Any) -> list[Array]:
-        totals = Totals(dict(enumerate(known)), True)
+        totals = Totals(here, dict(enumerate(known)), True)
         step(totals, *args)
         kinds[:] = [kind for kind, _ in totals.asked]
         return [x for _, x in totals.asked]

@@ -25,6 +25,10 @@ class MatrixLeaf(NamedTuple):
         """Return the leaf, knowing along which axes its slots are divided over the devices."""
         return self._replace(members=[view._replace(slot_dims=dims) for view in self.members])
 
+    def of_layers(self, axes: tuple[str, ...]) -> "MatrixLeaf":
+        """Return the leaf, knowing along which axes it is a layer of a stack."""
+        return self._replace(members=[view._replace(layers=axes) for view in self.members])
+
     def given(self, xs: tuple[Array, ...]) -> list[tuple[tuple[Array, ...], Any]]:
         """Return for each part what the rule gets of it, and its view."""
         if self.gathered:
@@ -64,15 +68,16 @@ def arrays_with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
 
 def leaves_of(rule: Any, tree: PyTree) -> list[MatrixLeaf]:
     """Return how each leaf is made of matrices, for a `MatrixRule`."""
-    numbers, whole, cuts = (
-        rule.weight_dimension_numbers,
-        engine.whole_shapes(tree),
-        engine.cuts_of(tree),
-    )
+    numbers, whole = rule.weight_dimension_numbers, engine.whole_shapes(tree)
+    cuts, layers = engine.cuts_of(tree), engine.layer_axes(tree)
 
     def leaves() -> list[MatrixLeaf]:
         axes = axes_of_all(rule, numbers, whole)
-        triples = zip(arrays_with_paths(tree), axes, cuts, strict=True)
-        return [leaf_of(jnp.shape(x), a, cut, rule.oriented) for (_, x), a, cut in triples]
+        each = zip(arrays_with_paths(tree), axes, cuts, layers, strict=True)
+        return [
+            leaf_of(jnp.shape(x), a, cut, rule.oriented).of_layers(along)
+            for (_, x), a, cut, along in each
+        ]
 
-    return numbers_of(rule, numbers, whole).once(("views", rule.oriented, *cuts), leaves)
+    key = ("views", rule.oriented, *cuts, *layers)
+    return numbers_of(rule, numbers, whole).once(key, leaves)
