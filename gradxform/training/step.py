@@ -21,8 +21,6 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
-from gradxform.training.layers.check import what_it_costs
-from gradxform.training.layers.in_backward import LayeredStep
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, quoted_paths
 from gradxform.types import Array, OptState, Params, Updates
@@ -272,7 +270,7 @@ class Step:
 
     def __repr__(self) -> str:
         asked = self._asked
-        how = f", {what_it_costs(asked.tx)}" if asked.in_backward else ""
+        how = f", {_what_it_costs(asked.tx)}" if asked.in_backward else ""
         return f"make_step({asked.tx!r}, {name_of(asked.loss_fn)}{how})"
 
     def __call__(
@@ -299,6 +297,15 @@ class Step:
         tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
         check_numbers(tx, live)
         return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
+
+
+def _what_it_costs(tx: Any) -> str:
+    """Return how many backward passes a step takes that updates layers in them."""
+    from gradxform.training.layers.check import asking_for_totals
+
+    names = ", ".join(asking_for_totals(tx))
+    more = f": two backward passes or more, for totals of {names}" if names else ""
+    return "update_in_backward=True" + more
 
 
 def one_step(
@@ -346,6 +353,9 @@ def _step_in_backward(
     more: dict[str, Any],
 ) -> tuple[Params, OptState, Any]:
     """Return what `one_step` does; the layers of the loss are updated in its backward pass."""
+    # Imported where it is used: it knows of devices, which other steps need not load.
+    from gradxform.training.layers.in_backward import LayeredStep
+
     if has_called(tx):
         tx = put_live(*with_numbers_of_now(tx))
     layers = LayeredStep(asked.part, tx, params, state)

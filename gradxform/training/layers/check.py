@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 
 from gradxform.base import ArrayRule, GradientTransformation, own_locality_of, unwrapped
+from gradxform.distributed.averaging.tower import Synchronous
 from gradxform.distributed.shares.param_places import Parameter
 from gradxform.distributed.specs.slot_dims import as_seen, match_leaves
 from gradxform.engine import reach_of
@@ -130,7 +131,7 @@ class _Visit(NamedTuple):
             reach = reach_of(one) if is_rule else "entry"
         else:
             reach = one.locality if is_rule else own_locality_of(one)
-        if isinstance(one, stacked):
+        if isinstance(one, stacked) or (isinstance(one, Synchronous) and one.compress is None):
             return
         if reach == "tree":
             self._refuse(
@@ -150,13 +151,9 @@ class _Visit(NamedTuple):
         raise ValueError(f"{self.part}: update_in_backward: {name_of(one)} {why}")
 
 
-def what_it_costs(tx: Any) -> str:
-    """Return how many backward passes a step takes, and why."""
-    asking = [name_of(one) for one in all_parts(tx) if _asks_for_totals(one)]
-    if not asking:
-        return "update_in_backward=True"
-    names = ", ".join(dict.fromkeys(asking))
-    return f"update_in_backward=True: two backward passes or more, for the totals of {names}"
+def asking_for_totals(tx: Any) -> list[str]:
+    """Return the names of the parts that need a sum over all gradients before the first update."""
+    return list(dict.fromkeys(name_of(one) for one in all_parts(tx) if _asks_for_totals(one)))
 
 
 def _asks_for_totals(one: Any) -> bool:

@@ -174,7 +174,7 @@ class LayeredStep:
                 self.asked, self.sums[scan.number], totals.asked, strict=True
             ):
                 if ref is not None:
-                    ref[...] = with_more(asked, ref[...], x)
+                    ref[...] = with_more(asked, ref[...], x[None])
             return
         new_leaves, new_slots = self._updated_layer(scan, i, gradients)
         for j, x in new_leaves.items():
@@ -250,7 +250,7 @@ class LayeredStep:
             if not is_now:
                 continue
             own = totals.asked[k][1]
-            layers = {n: jax.ref.freeze(refs[k]) for n, refs in self.sums.items()}
+            layers = {n: jax.ref.freeze(refs[k])[0] for n, refs in self.sums.items()}
             if asked.kind == "leaves":
                 self.known[k] = {None: own, **layers}
                 continue
@@ -304,7 +304,7 @@ def _scanned_in_step(
         return stack.call(p, x, s)
 
     # What the block has from elsewhere, such as other parameters, has cotangents of its own.
-    x_types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), a.dtype), x)
+    x_types = jax.eval_shape(lambda a: a, x)
     block, from_elsewhere = jax.closure_convert(block, types[0], x_types, types[1])
     count = jnp.arange(stack.count)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.jaxprs import as_open_jaxpr, variables_in
+from gradxform._jax.versions import zeros_of
 from gradxform.leaves import Path
 from gradxform.types import Array
 
@@ -25,8 +26,7 @@ class Asked(NamedTuple):
     """A total that a step asks for."""
 
     kind: str  # "tree", "leaves" or "largest"
-    shape: tuple[int, ...]
-    dtype: Any
+    type: Any  # its shape, dtype and the mesh axes along which it varies
     wave: int  # how many totals that it depends on come one after the other before it
 
 
@@ -36,11 +36,13 @@ class Totals:
     def __init__(self, here: frozenset[Path], known: dict[int, Array], only_adds_up: bool) -> None:
         self.here, self.known, self.only_adds_up = here, known, only_adds_up
         self.asked: list[tuple[str, Array | None]] = []  # in order, with what this part has
+        self._mesh = jax.sharding.get_abstract_mesh()
 
     def _total(self, kind: str, x: Array) -> Array:
-        i = len(self.asked)
-        self.asked.append((kind, x if self.only_adds_up else None))
-        return self.known.get(i, x)
+        # Updates leave explicit axes to the compiler, so that they run in another mesh.
+        i, mesh = len(self.asked), jax.sharding.get_abstract_mesh()
+        self.asked.append((kind, _in_mesh(x, self._mesh) if self.only_adds_up else None))
+        return _in_mesh(self.known[i], mesh) if i in self.known else x
 
     def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
         """Return the sum over all parts of the tree."""
@@ -60,6 +62,14 @@ class Totals:
         axes = dict.fromkeys(paths, (AXIS,))
         with engine.as_shards(axes, (AXIS,), self.psum, self):
             yield
+
+
+def _in_mesh(x: Array, mesh: Any) -> Array:
+    """Return an array that every device has, with a type of a mesh."""
+    if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
+        return x
+    with jax.sharding.use_abstract_mesh(mesh):
+        return jax.sharding.reshard(x, jax.NamedSharding(mesh, jax.P()))
 
 
 def totals_asked_for(step: Callable[..., Any], here: frozenset[Path], args: Any) -> list[Asked]:
@@ -92,17 +102,20 @@ def totals_asked_for(step: Callable[..., Any], here: frozenset[Path], args: Any)
             wave = max((reach.get(v, 0) for v in variables_in(eqn.invars)), default=0)
             reach |= dict.fromkeys(variables_in(eqn.outvars), wave)
         waves.append(reach.get(out, 0))
-    return [Asked(k, x.shape, x.dtype, w) for k, x, w in zip(kinds, types, waves, strict=True)]
+    return [Asked(k, x, w) for k, x, w in zip(kinds, types, waves, strict=True)]
 
 
 def nothing_of(asked: Asked) -> Array:
-    """Return what a total is before anything is added to it."""
-    if asked.kind == "largest":
-        least = (
-            -jnp.inf if jnp.issubdtype(asked.dtype, jnp.floating) else jnp.iinfo(asked.dtype).min
-        )
-        return jnp.full(asked.shape, least, asked.dtype)
-    return jnp.zeros(asked.shape, asked.dtype)
+    """Return what a total is before anything is added to it, with an axis of length 1 in front.
+
+    Without that axis, a number would be a constant, whose type does not name the mesh.
+    """
+    zeros = zeros_of(asked.type, (1,))
+    if asked.kind != "largest":
+        return zeros
+    is_floating = jnp.issubdtype(zeros.dtype, jnp.floating)
+    least = -jnp.inf if is_floating else jnp.iinfo(zeros.dtype).min
+    return zeros + jnp.asarray(least, zeros.dtype)
 
 
 def with_more(asked: Asked, total: Array, x: Array) -> Array:
