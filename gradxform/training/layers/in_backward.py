@@ -5,23 +5,22 @@ frozen at its end. The derivative of a scan reads a layer, differentiates it, an
 and its slots after the update. All else is updated after the backward pass, as in any step.
 """
 
-import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import platform_of, zeros_of
 from gradxform.base import ArrayRule, extra_names
 from gradxform.engine import reach_of
 from gradxform.leaves import Path
-from gradxform.leaves.storage import is_stored, rows_before
+from gradxform.leaves.storage import is_stored
 from gradxform.training.layers.check import LayerState, layer_states
+from gradxform.training.layers.derivative import scanned
 from gradxform.training.layers.found import Scan, scans_of
-from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, types_of_layer
+from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in
 from gradxform.training.layers.stacks import Stack, layer_of, leaves_of_state
 from gradxform.training.layers.sums import Asked, Totals, nothing_of, totals_asked_for, with_more
 from gradxform.types import Array, OptState, Params, PyTree, Updates
@@ -151,20 +150,20 @@ class LayeredStep:
         leaves, slots = [*self.leaves], [*self.state_leaves]
         for j in scan.indices:
             is_here = in_place and j in self.trained
-            leaves[j] = self.stacks[j].in_place(i) if is_here else self._layer_of_leaf(j, i)
+            leaves[j] = self.stacks[j].in_place(i) if is_here else self.layer_of_leaf(j, i)
         for k, kind in enumerate(self.kinds):
             if kind.scan is scan and kind.is_stack:
                 stack = self.slots[k]
                 slots[k] = stack.in_place(i) if in_place else stack.layer(i)
         return self.treedef.unflatten(gs), leaves, slots
 
-    def _layer_of_leaf(self, j: int, i: Any) -> Array:
+    def layer_of_leaf(self, j: int, i: Any) -> Array:
         if j not in self.stacks:
             return layer_of(self.leaves[j], i)
         # On TPUs, XLA would convert whole stacks before a loop, or copy those that it writes.
         return lax.optimization_barrier(self.stacks[j].layer(i))
 
-    def _update_layer(self, scan: Scan, i: Any, gradients: dict[int, Array]) -> None:
+    def update_layer(self, scan: Scan, i: Any, gradients: dict[int, Array]) -> None:
         """Update a layer in the references; or only add up what totals need of it."""
         if self.wave is not None:
             arguments = self._of_layer(scan, i, gradients)
@@ -219,7 +218,7 @@ class LayeredStep:
         scan = self.scans_trained[0]
 
         def step(totals: Totals, i: Any) -> None:
-            gradients = {j: self._layer_of_leaf(j, i) for j in scan.indices if j in self.trained}
+            gradients = {j: self.layer_of_leaf(j, i) for j in scan.indices if j in self.trained}
             self._update(totals, *self._of_layer(scan, i, gradients))
 
         here = self._here(scan)
@@ -264,113 +263,9 @@ class LayeredStep:
     def scan(self, stack: Layers, x: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         """Return the last carry and all outputs, with a derivative that updates the layers."""
         scan = next(self.next_scan)
-        return _scanned_in_step(self, scan, stack, x, xs, self.token)
+        return scanned(self, scan, stack, x, xs, self.token)
 
 
 def _is_by_entry(part: Any) -> bool:
     """Whether a part is not a rule, or one that looks at nothing but entries and totals."""
     return not isinstance(part, ArrayRule) or reach_of(part) == "entry"
-
-
-class _Floats(NamedTuple):
-    """Which leaves of a tree have a cotangent."""
-
-    are: list[bool]
-
-    def of(self, tree: PyTree) -> list[Any]:
-        """Return these leaves."""
-        return list(itertools.compress(jax.tree.leaves(tree), self.are))
-
-    def cotangents(self, values: list[Any], like: PyTree) -> PyTree:
-        """Return a tree of cotangents, of which these are those of floating leaves."""
-        rest = iter(values)
-        leaves, treedef = jax.tree.flatten(like)
-        none = lambda x: np.zeros(jnp.shape(x), jax.dtypes.float0)  # noqa: E731
-        pairs = zip(self.are, leaves, strict=True)
-        return treedef.unflatten([next(rest) if is_float else none(x) for is_float, x in pairs])
-
-
-def _floats(tree: PyTree) -> _Floats:
-    return _Floats([jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(tree)])
-
-
-def _scanned_in_step(
-    step: LayeredStep, scan: Scan, stack: Layers, x: PyTree, xs: PyTree, token: Array
-) -> tuple[PyTree, PyTree]:
-    layer_def = jax.tree.structure(stack.params)
-    types = types_of_layer((stack.params, xs))
-
-    def block(p: Params, x: PyTree, s: PyTree) -> tuple[PyTree, PyTree]:
-        return stack.call(p, x, s)
-
-    # What the block has from elsewhere, such as other parameters, has cotangents of its own.
-    x_types = jax.eval_shape(lambda a: a, x)
-    block, from_elsewhere = jax.closure_convert(block, types[0], x_types, types[1])
-    count = jnp.arange(stack.count)
-
-    def layer(i: Any) -> Params:
-        return layer_def.unflatten([step._layer_of_leaf(j, i)[0] for j in scan.indices])
-
-    def turn(x: PyTree, i_and_s: Any, elsewhere: Any) -> tuple[PyTree, PyTree]:
-        i, s = i_and_s
-        return block(layer(i), x, s, *elsewhere)
-
-    @jax.custom_vjp
-    def run(x: PyTree, xs: PyTree, elsewhere: Any, token: Array) -> tuple[PyTree, PyTree]:
-        return lax.scan(lambda x, t: turn(x, t, elsewhere), x, (count, xs), unroll=stack.unroll)
-
-    def forward(x: PyTree, xs: PyTree, elsewhere: Any, token: Array) -> Any:
-        def kept(x: PyTree, t: Any) -> Any:
-            new, y = turn(x, t, elsewhere)
-            return new, (y, x)
-
-        x, (ys, inputs) = lax.scan(kept, x, (count, xs), unroll=stack.unroll)
-        return (x, ys), (inputs, xs, elsewhere)
-
-    def backward(kept: Any, cotangents: Any) -> Any:
-        inputs, xs, elsewhere = kept
-        of_x, of_ys = cotangents
-        floats = [_floats(t) for t in (of_type(inputs), of_type(xs), elsewhere)]
-        is_on = [j in step.trained for j in scan.indices]
-
-        def turn_back(carry: Any, t: Any) -> Any:
-            ct, ct_elsewhere = carry
-            i, x, s, ct_y = t
-            leaves = jax.tree.leaves(layer(i))
-
-            def of(trained: list[Any], x: PyTree, s: PyTree, elsewhere: Any) -> Any:
-                rest = iter(trained)
-                mixed = [next(rest) if on else p for on, p in zip(is_on, leaves, strict=True)]
-                return block(layer_def.unflatten(mixed), x, s, *elsewhere)
-
-            out, pull = jax.vjp(of, list(itertools.compress(leaves, is_on)), x, s, elsewhere)
-            y_floats = _floats(out[1])
-            cts = floats[0].cotangents(ct, out[0]), y_floats.cotangents(ct_y, out[1])
-            g, ct_x, ct_s, ct_e = pull(cts)
-            trained = list(itertools.compress(scan.indices, is_on))
-            if trained:
-                with rows_before(i):
-                    step._update_layer(
-                        scan, i, dict(zip(trained, (x[None] for x in g), strict=True))
-                    )
-            more = [a + b for a, b in zip(ct_elsewhere, floats[2].of(ct_e), strict=True)]
-            return (floats[0].of(ct_x), more), floats[1].of(ct_s)
-
-        first = floats[0].of(of_x), [jnp.zeros_like(a) for a in floats[2].of(elsewhere)]
-        ct_ys = _floats(of_ys).of(of_ys)
-        (ct, ct_elsewhere), ct_xs = lax.scan(
-            turn_back, first, (count, inputs, xs, ct_ys), reverse=True, unroll=stack.unroll
-        )
-        like = jax.tree.map(lambda a: a[0], inputs)
-        return (
-            floats[0].cotangents(ct, like),
-            floats[1].cotangents(ct_xs, xs),
-            floats[2].cotangents(ct_elsewhere, elsewhere),
-            jnp.zeros_like(token),
-        )
-
-    def of_type(t: PyTree) -> PyTree:
-        return t
-
-    run.defvjp(forward, backward)
-    return run(x, xs, from_elsewhere, token)

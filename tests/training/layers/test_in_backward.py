@@ -255,3 +255,15 @@ def test_the_step_says_what_it_costs():
     clipped = gx.make_step(gx.chain(CLIP, ADAMW), loss, update_in_backward=True)
     assert "backward" in repr(plain) and "two" not in repr(plain)
     assert "two backward passes" in repr(clipped) and "clip_by_global_norm" in repr(clipped)
+
+
+@pytest.mark.parametrize("policy", ["everything_saveable", "dots_saveable", "nothing_saveable"])
+def test_a_policy_in_the_step(policy):
+    def keeping(params, tokens):
+        kept = getattr(jax.checkpoint_policies, policy)
+        x = params["embed"][tokens]
+        x = gx.scan_layers(block, params["encoder"], x, policy=kept)
+        return jnp.mean((x @ params["head"]) ** 2)
+
+    check_alike(ADAMW, keeping, rtol=1e-6)
+    check_alike(ADAMW, keeping, rtol=1e-6, var_list=["encoder/b", "head"])
