@@ -8,8 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import call_update, check_transform, tell_moved, transform
-from gradxform.base.transformation import LOCALITIES, locality_of
+from gradxform.base import (
+    LOCALITIES,
+    GradientTransformation,
+    call_update,
+    check_transform,
+    locality_of,
+    own_locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import name_of
 from gradxform.leaves import (
     Path,
@@ -27,7 +35,7 @@ from gradxform.leaves.storage import is_stored, rows_before
 from gradxform.tree.owners import owners_of
 from gradxform.types import OptState, Params, PyTree, StaticMask, Updates
 from gradxform.wrappers.one_pass import call_update_params
-from gradxform.wrappers.parts import StatelessWrapper
+from gradxform.wrappers.parts import StatelessWrapper, all_parts
 
 
 @transform
@@ -70,8 +78,21 @@ class stacked(StatelessWrapper):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
+        for one in all_parts(self.inner):
+            if not self._is_right_for_layers(one):
+                raise ValueError(
+                    f"{name_of(self)}: {name_of(one)} looks at all parameters together, by more "
+                    f"than sums; put it around: {name_of(one)}({name_of(self)}(...))."
+                )
         if isinstance(self.where, str) and not self.where.strip("/"):
             raise ValueError(f"{name_of(self)}: where must be the path of a parameter, got ''.")
+
+    @staticmethod
+    def _is_right_for_layers(one: Any) -> bool:
+        """Whether a part needs nothing of the whole tree but sums."""
+        if not isinstance(one, GradientTransformation):
+            return True  # it runs, or its state shows that layers differ
+        return own_locality_of(one) != "tree" or one.asks_for_sums or one.sees_pieces
 
     @property
     def locality(self) -> str:
@@ -158,7 +179,9 @@ class stacked(StatelessWrapper):
             state = self.inner.init(parts.whole(stacks, parts.rest))
             return of_state.parted(jax.tree.leaves(state, is_leaf=is_stored))
 
-        return of_state.whole(*jax.vmap(init, out_axes=(0, None))(parts.stacks))
+        with engine.as_layers(flags) as axis:
+            over = jax.vmap(init, out_axes=(0, None), axis_name=axis)
+            return of_state.whole(*over(parts.stacks))
 
     def update(self, updates, state, params=None, **extra):
         """Return the updates of all layers, and of all else."""

@@ -13,7 +13,7 @@ from gradxform.engine import reach_of
 from gradxform.errors import name_of
 from gradxform.leaves import Path, shape_of
 from gradxform.leaves.states import node_at
-from gradxform.leaves.storage import StoredArray
+from gradxform.leaves.storage import StoredArray, is_away
 from gradxform.training.layers.found import Scan
 from gradxform.training.layers.scan import arrays_in
 from gradxform.training.layers.stacks import is_cut_by_rows, leaves_of_state
@@ -70,6 +70,12 @@ def layer_states(
             kinds.append(LayerState())
             continue
         path = paths[match.parameter]
+        if is_away(leaf):
+            raise ValueError(
+                f"{part}: the state of {'/'.join(path)} is in the memory of the host, and "
+                "update_in_backward writes it where it is; leave offload_state out, or use "
+                "update_in_backward=False."
+            )
         is_covered = path in visit.stacks
         if isinstance(leaf, StoredArray) and not is_covered and not is_cut_by_rows(leaf):
             raise ValueError(
