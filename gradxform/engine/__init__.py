@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         check_bound as check_bound,
         is_seen_in_parts as is_seen_in_parts,
         largest_of_parts as largest_of_parts,
+        number_of_layers as number_of_layers,
         only_adds_up as only_adds_up,
         over_all_shards as over_all_shards,
         shard_axes as shard_axes,

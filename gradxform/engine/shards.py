@@ -107,6 +107,13 @@ def as_layers(are_layers: Mapping[Path, bool], axis: str) -> Iterator[None]:
         _HELD.reset(token)
 
 
+def number_of_layers(path: Path) -> int:
+    """Return for how many arrays a leaf stands: the layers of a stack, or 1."""
+    now = _HELD.get()
+    is_layer = now is not None and now.layers is not None and now.layers in _axes(path, now)
+    return lax.axis_size(now.layers) if is_layer else 1
+
+
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     """Group the leaves of a tree by the axes that divide them; outside `as_shards`, in one group.
 

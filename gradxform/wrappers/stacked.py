@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import call_update, check_transform, tell_moved, transform
+from gradxform.base import (
+    ArrayRule,
+    GradientTransformation,
+    call_update,
+    check_transform,
+    tell_moved,
+    transform,
+)
 from gradxform.base.transformation import LOCALITIES, locality_of
 from gradxform.errors import name_of
 from gradxform.leaves import (
@@ -27,9 +34,13 @@ from gradxform.leaves.storage import is_stored
 from gradxform.tree.owners import owners_of
 from gradxform.types import OptState, Params, PyTree, Size, StaticMask, Updates
 from gradxform.wrappers.one_pass import call_update_params
-from gradxform.wrappers.parts import StatelessWrapper
+from gradxform.wrappers.parts import StatelessWrapper, all_parts, remembered_by_transform
 
 _AXIS = "layers of a stack"
+_MORE_THAN_SUMS = (
+    "needs more of the whole tree than sums, and sees one layer at a time here. Put it outside, or "
+    "leave its parameters out of where."
+)
 
 
 @transform
@@ -77,7 +88,9 @@ class stacked(StatelessWrapper):
     @property
     def locality(self) -> str:
         """How far the inner transform looks, and at least at rows, which may be layers."""
-        least = "row" if self.axis == 0 else "array"
+        # A part that adds up pieces of arrays would take layers for pieces.
+        is_by_row = self.axis == 0 and not _sees_pieces(self.inner)
+        least = "row" if is_by_row else "array"
         return max(locality_of(self.inner), least, key=LOCALITIES.index)
 
     # ------------------------------------------------------------------------- layers and the rest
@@ -161,6 +174,7 @@ class stacked(StatelessWrapper):
 
     def init(self, params):
         """Return the inner state, with all layers in what belongs to stacks."""
+        _check_reach(self, self.inner)
         flags = self.stacks_in(params)
         parts = self._stacks_of(params, flags)
         layer = types_of_layer(parts.stacks)
@@ -171,7 +185,7 @@ class stacked(StatelessWrapper):
             state = self.inner.init(parts.whole(stacks, parts.rest))
             return of_state.parted(jax.tree.leaves(state, is_leaf=is_stored))
 
-        return of_state.whole(*jax.vmap(init, out_axes=(0, None))(parts.stacks))
+        return of_state.whole(*self._over_layers(init, flags, parts.stacks))
 
     def update(self, updates, state, params=None, **extra):
         """Return the updates of all layers, and of all else."""
@@ -206,6 +220,7 @@ class stacked(StatelessWrapper):
         to_params: bool = False,
     ) -> Any:
         """Return what `run(updates, state, params)` returns, of each layer and of all else."""
+        _check_reach(self, self.inner)
         tree = updates if params is None else params
         flags = self.stacks_in(tree, whole=params is not None)
         gs, states = self._stacks_of(updates, flags), self._stacks_of_state(state, tree, flags)
@@ -233,11 +248,21 @@ class stacked(StatelessWrapper):
             _, rest = layer(*jax.tree.map(lambda x: x[0], given))
             of_layers = (given[2] if to_params else given[0]), given[1]
         else:
-            with engine.as_layers(flags, _AXIS):
-                over = jax.vmap(layer, out_axes=(0, None), axis_name=_AXIS)
-                of_layers, rest = over(*given)
+            of_layers, rest = self._over_layers(layer, flags, *given)
         us = [self._to_axis(x) for x in of_layers[0]]
         return result.whole(us, rest[0]), states.whole(of_layers[1], rest[1])
+
+    def _over_layers(self, f: Callable[..., Any], flags: dict[Path, bool], *stacks: Any) -> Any:
+        """Return the first result of `f` for all layers, and the second, which they share."""
+        with engine.as_layers(flags, _AXIS):
+            try:
+                return jax.vmap(f, out_axes=(0, None), axis_name=_AXIS)(*stacks)
+            except ValueError as error:
+                if "out_axes" not in str(error):
+                    raise
+                raise ValueError(
+                    f"{name_of(self)}: a part of {name_of(self.inner)} {_MORE_THAN_SUMS}"
+                ) from error
 
 
 class _Parts(NamedTuple):
@@ -273,6 +298,25 @@ class _Parts(NamedTuple):
 
 def _arrays(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
+
+
+def _sees_pieces(tx: Any) -> bool:
+    parts = all_parts(tx)
+    return any(isinstance(one, GradientTransformation) and one.sees_pieces for one in parts)
+
+
+def _check_reach(part: stacked, tx: Any) -> None:
+    """Refuse rules that would do with every layer what they mean for the whole tree."""
+    far = remembered_by_transform(tx, "_beyond_sums", _beyond_sums)
+    if far is not None:
+        raise ValueError(f"{name_of(part)}: {far} {_MORE_THAN_SUMS}")
+
+
+def _beyond_sums(tx: Any) -> str | None:
+    """Return the name of a rule that needs more of the whole tree than sums, or None."""
+    rules = (one for one in all_parts(tx) if isinstance(one, ArrayRule))
+    far = (one for one in rules if one.locality == "tree")
+    return next((name_of(one) for one in far if not (one.asks_for_sums or one.sees_pieces)), None)
 
 
 def types_of_layers(tree: PyTree, flags: Mapping[Path, bool]) -> PyTree:
