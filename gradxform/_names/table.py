@@ -145,7 +145,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "RulesAfter rules_after run_rules",
-        "gradxform.engine.shards": "as_layers as_shards check_bound is_seen_in_parts largest_of_parts layer_axes only_adds_up over_all_shards seen_here shard_axes total_over_shards totals_over_parts true_on_all_shards",
+        "gradxform.engine.shards": "as_layers as_shards check_bound is_seen_in_parts largest_of_parts layer_axes number_of_layers only_adds_up over_all_shards seen_here shard_axes total_over_shards totals_over_parts true_on_all_shards",
         "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
         "gradxform.engine.tiles": "apply_stored goes_by_tiles",
         "gradxform.engine.together": "made_with read_again sent_here with_slots",

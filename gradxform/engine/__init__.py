@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         is_seen_in_parts as is_seen_in_parts,
         largest_of_parts as largest_of_parts,
         layer_axes as layer_axes,
+        number_of_layers as number_of_layers,
         only_adds_up as only_adds_up,
         over_all_shards as over_all_shards,
         seen_here as seen_here,

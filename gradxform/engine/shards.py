@@ -8,6 +8,7 @@ several of them hold alike is counted once. A step that sees the tree part by pa
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -125,6 +126,14 @@ def seen_here(by_path: Mapping[Path, Any]) -> dict[Path, Any]:
 def _is_here(path: Path) -> bool:
     now = _HELD.get()
     return now is None or now.parts is None or path in now.parts.here
+
+
+def number_of_layers(path: Path) -> int:
+    """Return for how many arrays a leaf stands: the layers of its stacks, or 1."""
+    now = _HELD.get()
+    if now is None:
+        return 1
+    return math.prod(lax.axis_size(name) for name in _axes(path, now) if name in now.layers)
 
 
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:

@@ -176,7 +176,12 @@ def mean_moment(updates: Updates, gs: Any, vs: Any, b2: Scalar, of_v: Scalar) ->
       of_v: the factor that debiases the new ones.
     """
     whole = with_paths(engine.whole_shapes(updates))
-    entries = max(sum(math.prod(shape_of(x)) for _, x in whole if not is_hole(x)), 1)
+    sizes = [
+        math.prod(shape_of(x)) * engine.number_of_layers(path)
+        for path, x in whole
+        if not is_hole(x)
+    ]
+    entries = max(sum(sizes), 1)
     share = of_v / entries
     (mean,) = tree_sums(_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
     return mean, entries

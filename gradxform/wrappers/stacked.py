@@ -33,7 +33,7 @@ from gradxform.leaves import (
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.storage import is_stored, rows_before
 from gradxform.tree.owners import owners_of
-from gradxform.types import OptState, Params, PyTree, StaticMask, Updates
+from gradxform.types import OptState, Params, PyTree, Size, StaticMask, Updates
 from gradxform.wrappers.one_pass import call_update_params
 from gradxform.wrappers.parts import StatelessWrapper, all_parts
 
@@ -62,19 +62,18 @@ class stacked(StatelessWrapper):
       where: which parameters are stacked: the path of a parameter or of a branch, such as
         `"layers"`; a mask such as `path_matches("^layers/")`; a tree of booleans; or a function of
         the parameters that returns one.
-      axis: the axis along which their layers are. Those of one stack may differ in their number
-        from those of another.
+      axis: the axis along which their layers are; all have the same number of layers.
 
     Raises:
       ValueError: at init and update, if `where` selects nothing, a parameter does not have the
-        axis, or the stacked parameters differ in their numbers of layers; if a part of `inner`
-        needs more of the whole tree than sums.
+        axis, or the stacked parameters differ in their numbers of layers; at update, if a gradient
+        of one does not have its shape; if a part of `inner` needs more of the whole tree than sums.
       TypeError: at update, for a row-sparse gradient of a stacked parameter.
     """
 
     inner: Any
     where: StaticMask | str
-    axis: int = 0
+    axis: Size = 0
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
@@ -97,7 +96,9 @@ class stacked(StatelessWrapper):
     @property
     def locality(self) -> str:
         """How far the inner transform looks, and at least at rows, which may be layers."""
-        least = "row" if self.axis == 0 else "array"
+        # A part that adds up pieces of arrays would take layers for pieces.
+        is_by_row = self.axis == 0 and not _sees_pieces(self.inner)
+        least = "row" if is_by_row else "array"
         return max(locality_of(self.inner), least, key=LOCALITIES.index)
 
     # ------------------------------------------------------------------------- layers and the rest
@@ -127,7 +128,8 @@ class stacked(StatelessWrapper):
             if isinstance(x, RowSparse):
                 raise TypeError(
                     f"{name_of(self)}: the gradient of {path_str(path)} is row-sparse, and "
-                    f"{path_str(path)} is a stack of layers; leave it out of where."
+                    f"{path_str(path)} is a stack of layers; leave it out of where. "
+                    f"{engine.ROWS_REMEDY}"
                 )
             shape = shape_of(x)
             if not -len(shape) <= self.axis < len(shape):
@@ -144,6 +146,17 @@ class stacked(StatelessWrapper):
             first, count = path_str(path), shape[self.axis]
         moved = [self._to_first(x) if flag else x for x, flag in zip(leaves, are, strict=True)]
         return _Parts(moved, are, treedef, count)
+
+    def _check_shapes(self, updates: Updates, params: Params, flags: dict[Path, bool]) -> None:
+        """Require the gradients of stacks to have the shapes of their parameters."""
+        shapes = {path: shape_of(p) for path, p in _arrays(params)}
+        for path, g in _arrays(updates):
+            shape = shapes.get(path, shape_of(g))
+            if flags.get(path) and shape_of(g) != shape:
+                raise ValueError(
+                    f"{name_of(self)}: gradient of {path_str(path)} has shape {shape_of(g)}, the "
+                    f"parameter has {shape}."
+                )
 
     def _stacks_of_state(
         self, state: OptState, params: PyTree, flags: dict[Path, bool]
@@ -220,6 +233,8 @@ class stacked(StatelessWrapper):
         flags = self.stacks_in(tree, whole=params is not None)
         gs, states = self._stacks_of(updates, flags), self._stacks_of_state(state, tree, flags)
         ps = None if params is None else self._stacks_of(params, flags)
+        if ps is not None:
+            self._check_shapes(updates, params, flags)
         result = gs if ps is None or not to_params else ps
 
         def layer(gs_now: list[Any], states_now: list[Any], ps_now: list[Any]) -> Any:
@@ -284,6 +299,10 @@ def _arrays(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
+def _sees_pieces(tx: Any) -> bool:
+    return any(getattr(one, "sees_pieces", False) for one in all_parts(tx))
+
+
 def types_of_layers(tree: PyTree, flags: Mapping[Path, bool]) -> PyTree:
     """Return a tree with the types of one layer in the places of stacks along the first axis."""
     leaves, treedef = flatten_updates(tree)
@@ -295,4 +314,4 @@ def types_of_layers(tree: PyTree, flags: Mapping[Path, bool]) -> PyTree:
 
 def types_of_layer(stacks: PyTree) -> PyTree:
     """Return the types of one layer of stacks."""
-    return jax.eval_shape(lambda stacks: jax.tree.map(lambda x: x[0], stacks), stacks)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)

@@ -99,6 +99,7 @@ REFUSED = {
     "processed": ("processed",),
     "processed_per_element": ("processed_per_element",),
     "flatten": ("flatten", "flatten/norm"),
+    "stacked": ("stacked", "stacked/axis"),
     "snapshot": ("snapshot",),
     "monitor": ("monitor",),
     "project": ("project", "project/each"),
