@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform._jax.versions import is_tracer
 from gradxform.base import (
     GradientTransformation,
     check_transform,
@@ -15,7 +16,7 @@ from gradxform.base import (
 from gradxform.compat.called_numbers import check_numbers
 from gradxform.distributed.averaging.stale import DropStaleState
 from gradxform.errors import must_be, name_of, require_int32, shown
-from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
+from gradxform.leaves import is_hole, leaves_of, names_of, path_str, with_paths
 from gradxform.leaves.no_gradient import refuse_other_than_arrays, step_of_gradients
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.schedules.numbers_of_now import with_numbers_of_now
@@ -281,7 +282,11 @@ class Step:
         asked, numbers = self._program(step)
         # With a live number in the transform, this is part of another program.
         run = donating if is_hashable(asked) else one_step
-        return run(asked, numbers, params, state, batch, extra)
+        try:
+            return run(asked, numbers, params, state, batch, extra)
+        except (ValueError, RuntimeError):
+            _refuse_donated(asked.part, {"params": params, "state": state, "batch": batch})
+            raise
 
     def lower(
         self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any
@@ -297,6 +302,16 @@ class Step:
         tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
         check_numbers(tx, live)
         return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
+
+
+def _refuse_donated(part: str, trees: dict[str, Any]) -> None:
+    """Require that no array was given away to an earlier step."""
+    for path, x in jax.tree.leaves_with_path(trees):
+        if isinstance(x, jax.Array) and not is_tracer(x) and x.is_deleted():
+            raise ValueError(
+                f"{part}: {path_str(names_of(path))} was donated to an earlier step, and is gone. "
+                "Go on with what that step returned: params, state, loss = step(params, state, ...)."
+            ) from None
 
 
 def _what_it_costs(tx: Any) -> str:

@@ -154,3 +154,13 @@ def test_layers_are_refused():
         gx.scan_layers(block, {"w": w}, jnp.ones(8), unroll=0)
     with pytest.raises(TypeError, match="block must be a function"):
         gx.scan_layers(None, {"w": w}, jnp.ones(8))
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_what_was_donated_is_named(kind):
+    step, params = gx.make_step(ADAMW, loss, update_in_backward=kind), params_of()
+    new, state, _ = step(params, ADAMW.init(params), TOKENS)
+    with pytest.raises(ValueError, match=r"decoder.*was donated to an earlier step.*step returned"):
+        step(params, state, TOKENS)
+    with pytest.raises(ValueError, match=r"params.*embed.*was donated"):
+        step({**new, "embed": params["embed"]}, ADAMW.init(new), TOKENS)
