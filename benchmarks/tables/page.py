@@ -1,4 +1,4 @@
-"""Write the figures of docs/speed.md, docs/tpu.md and a guide anew from the files of results: `make speed`.
+"""Write the figures of pages anew from the files of results: `make speed`.
 
 A block of the page lies between `<!-- figures: NAME -->` and `<!-- end -->`; its content is the
 tables of the section of that name, and the machine. Blocks without results stay as they are.
