@@ -290,7 +290,7 @@ def _scanned_in_step(
         return stack.call(p, x, s)
 
     # What the block has from elsewhere, such as other parameters, has cotangents of its own.
-    x_types = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), a.dtype), x)
+    x_types = jax.eval_shape(lambda x: x, x)  # with the axes along which it varies
     block, from_elsewhere = jax.closure_convert(block, types[0], x_types, types[1])
     count = jnp.arange(stack.count)
 
