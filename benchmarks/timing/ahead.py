@@ -49,6 +49,7 @@ def _serve(pipe: Any, compiled: Callable[..., dict[str, Any]]) -> None:
                 pipe.send(compiled(*asked))
         except Exception as error:  # of a single row, and no reason to lose the others
             pipe.send({"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"})
+        jax.clear_caches()  # rows that are compiled one after the other would fill the memory
 
 
 class Compiler:
