@@ -1,6 +1,6 @@
 """The figures of `pretrain.py`, `low_memory.py` and `train_deep.py`: held-out losses, and bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ def draw_by_steps(path: Path, curves: dict[str, Curve], title: str) -> None:
 
 
 def draw_with_bytes(
-    path: Path, curves: dict[str, Curve], held: dict[str, tuple[int, int]], title: str
+    path: Path, curves: dict[str, Curve], held: Mapping[str, tuple[int, int]], title: str
 ) -> None:
     """Draw the held-out loss against the steps, and beside it what each step holds.
 

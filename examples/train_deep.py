@@ -121,7 +121,7 @@ def train(args: argparse.Namespace, text: Text, in_backward: bool, bar: Any) -> 
         raise Refused(one_line(error)) from error
     compiling = time.perf_counter() - began
     evaluate = jax.jit(loss_fn)
-    memory = compiled.memory_analysis()
+    memory: Any = compiled.memory_analysis()
     more = memory.output_size_in_bytes - memory.alias_size_in_bytes  # not in the place of a given
     held = Bytes(memory.argument_size_in_bytes, memory.temp_size_in_bytes + more)
 
