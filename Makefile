@@ -75,7 +75,7 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m pyright --pythonpath $(PY) --project tests/typing
 
 bench: ## Measure beside Optax
-	$(MAKE) --no-print-directory $(if $(filter tpu,$(ARGS)),VENV=$(VENV)-tpu bench-with-libtpu,bench-here)
+	$(MAKE) --no-print-directory $(if $(filter tpu backward,$(ARGS)),VENV=$(VENV)-tpu bench-with-libtpu,bench-here)
 
 bench-here: $(VENV)/.installed-examples
 	$(PY) -m benchmarks $(ARGS)

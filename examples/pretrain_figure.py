@@ -1,6 +1,6 @@
-"""The figures of `pretrain.py` and `low_memory.py`: held-out losses against steps and seconds."""
+"""The figures of `pretrain.py`, `low_memory.py` and `train_deep.py`: held-out losses, and bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,34 @@ def draw_by_steps(path: Path, curves: dict[str, Curve], title: str) -> None:
     figure = Figure(figsize=(8, 4.8), dpi=120, layout="constrained")
     figure.suptitle(title, fontsize=12)
     _draw_steps(figure.subplots(), curves, "run, loss at the end")
+    figure.savefig(path)
+
+
+def draw_with_bytes(
+    path: Path, curves: dict[str, Curve], held: Mapping[str, tuple[int, int]], title: str
+) -> None:
+    """Draw the held-out loss against the steps, and beside it what each step holds.
+
+    Args:
+      path: the path of the figure.
+      curves: the curves by kind of step.
+      held: the bytes that a step is given, and those of its temporary arrays.
+      title: the title of the figure.
+    """
+    figure = Figure(figsize=(12, 4.8), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    by_steps, memory = figure.subplots(1, 2, width_ratios=(3, 2))
+    _draw_steps(by_steps, curves, "step, loss at the end")
+    for i, (name, _, look) in enumerate(_looks(curves)):
+        given, temporary = (x / 1e6 for x in held[name])
+        memory.bar(i, given, 0.6, color=look["color"], alpha=0.35)
+        memory.bar(i, temporary, 0.6, bottom=given, color=look["color"])
+        memory.annotate(
+            f"{given + temporary:.1f}", (i, given + temporary), ha="center", va="bottom"
+        )
+    memory.set_xticks(range(len(curves)), list(curves))
+    memory.set(ylabel="MB", title="parameters and state (light), temporary arrays (dark)")
+    memory.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
 

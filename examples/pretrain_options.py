@@ -1,4 +1,4 @@
-"""What `pretrain.py` and `low_memory.py` share: their options, and the text and model of a run."""
+"""What `pretrain.py`, `low_memory.py` and `train_deep.py` share: options, text and model."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -28,17 +28,21 @@ class Options:
         text = f"{text} (default: %(default)s)".strip()
         self.parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 
-    def parse(self, argv: Sequence[str] | None, width: int) -> argparse.Namespace:
+    def parse(
+        self, argv: Sequence[str] | None, width: int, layers: int = 2, batch_size: int = 16
+    ) -> argparse.Namespace:
         """Add the options of the text and the model, and parse all.
 
         Args:
           argv: the command line.
           width: the default width of the model.
+          layers: its default number of layers.
+          batch_size: the default number of windows in a step.
         """
         self.add("--text", PARTS, str, "A,B", "parts of the standard library")
-        self.add("--batch-size", 16, whole(1), "N", "windows in a step")
+        self.add("--batch-size", batch_size, whole(1), "N", "windows in a step")
         self.add("--length", 64, whole(2), "N", "characters in a window")
-        self.add("--layers", 2, whole(1), "N", "")
+        self.add("--layers", layers, whole(1), "N", "")
         self.add("--width", width, whole(1), "N", f"a multiple of {HEADS}")
         self.add("--seed", 0, whole(0), "N", "")
         self.add("--out", Path("runs") / self.example, Path, "DIR", "")

@@ -2,6 +2,7 @@
 
 from benchmarks.options import Section
 from benchmarks.sections import (
+    backward,
     compression,
     core,
     curvature,
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Section] = {
     "matrix": matrix.SECTION,
     "model": model.SECTION,
     "storage": storage.SECTION,
+    "backward": backward.SECTION,
     "tpu": tpu.SECTION,
     "wrappers": wrappers.SECTION,
 }

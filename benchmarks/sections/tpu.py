@@ -3,56 +3,31 @@
 Rows are compiled in another process, which is ended and begun anew where a row takes too long.
 """
 
-import importlib.metadata
-import importlib.util
 import json
-import multiprocessing
-import os
 import time
-import warnings
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 import gradxform as gx
-from benchmarks.options import Job, Options, Refused, Results, Section
+from benchmarks.options import Job, Options, Results, Section
 from benchmarks.subjects.cases import LIBRARIES, OURS, THEIRS
 from benchmarks.subjects.tpu import GROUPS, REASONS, ROWS, Row, reason
-from benchmarks.timing import machine
+from benchmarks.timing import ahead
 from gradxform.testing import hlo
 
 DATA = Path(__file__).resolve().parents[2] / "docs" / "site" / "data" / "tpu.json"
 QUICK = ("adamw", "sgd")
 LIMIT = 60  # seconds for a row
-# Without a TPU, its library would ask the network where it is.
-ALONE = {
-    "JAX_PLATFORMS": "cpu",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-}
 # Bytes moved as multiples of the least; temporary memory in copies of the parameters in float32.
 MOST_MOVED, MOST_HELD = 1.2, 0.1
-
-
-def _mesh(topology: str) -> Mesh:
-    from jax.experimental import topologies
-
-    name = topology or "v5e:2x2"
-    found = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
-    devices = sorted(found, key=lambda d: d.id)[: None if topology else 1]
-    shape = (*map(int, name.split(":")[1].split("x")), 1)[:3] if topology else (1, 1, 1)
-    return Mesh(np.array(devices).reshape(shape), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
 
 
 def _placed(tree: Any, specs: Any, mesh: Mesh) -> Any:
@@ -71,7 +46,7 @@ def _held(tree: Any) -> int:
 
 def prepared(row: Row, lib: Any) -> tuple[Any, Any]:
     """Return the step, and its arguments: parameters, a state and gradients."""
-    tx, mesh = row.make(lib), _mesh(row.topology)
+    tx, mesh = row.make(lib), ahead.mesh(row.topology)
     params = {f"w{i}": jax.ShapeDtypeStruct(s, row.dtype) for i, s in enumerate(row.shapes)}
     several = row.examples or (mesh.size if row.topology else None)
     lead = (several,) if several else ()
@@ -119,56 +94,14 @@ def compiled(row: Row, lib: Any) -> tuple[Any, dict[str, float]]:
     return made, {name: float(f"{x:.4g}") for name, x in figures.items()}
 
 
-def serve(pipe: Any) -> None:
-    """Say what the machine is, and then compile what is asked for, until nothing is."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    warnings.simplefilter("ignore")
-    pipe.send({**machine.describe(), "libtpu": importlib.metadata.version("libtpu")})
-    while asked := pipe.recv():
-        name, lib = asked
-        try:
-            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-                pipe.send(compiled(ROWS[name], LIBRARIES[lib])[1])
-        except Exception as error:  # of a single row, and no reason to lose the others
-            pipe.send({"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"})
-
-
-class _Compiler:
-    """A process that compiles one row at a time."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with mock.patch.dict(os.environ, ALONE):
-            self.process.start()
-        self.machine = self.pipe.recv()
-
-    def figures(self, name: str, lib: str) -> dict[str, Any]:
-        """Return the figures of a row; those of one that takes too long say so."""
-        self.pipe.send((name, lib))
-        error = f"more than {LIMIT} s"
-        try:
-            if self.pipe.poll(LIMIT):
-                return self.pipe.recv()
-        except EOFError:
-            error = "the compiler broke off"
-        self.process.kill()
-        self._begin()
-        return {"error": error}
+def of_row(name: str, lib: str) -> dict[str, float]:
+    """Return what the compiler says of a row, of a library."""
+    return compiled(ROWS[name], LIBRARIES[lib])[1]
 
 
 def run(options: Options, job: Job) -> Results:
     """Compile every row, and Optax's beside it."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise Refused(
-            "the section tpu needs libtpu, the compiler for TPUs: `make bench ARGS=tpu` installs "
-            "it in .venv-tpu; without make, install the extras examples and tpu."
-        )
-    compiler = _Compiler()
+    compiler = ahead.Compiler("tpu", of_row, LIMIT)
     results: Results = {
         "section": "tpu",
         "machine": compiler.machine,
@@ -186,8 +119,7 @@ def run(options: Options, job: Job) -> Results:
         results["cases"].append(case)
         job.save(results)
         job.advance()
-    compiler.pipe.send(None)
-    compiler.process.join()
+    compiler.end()
     if not (options.quick or options.elsewhere):
         kept = {name: value for name, value in results.items() if name != "options"}
         DATA.write_text(json.dumps(kept).replace('{"group"', '\n{"group"') + "\n")  # a line a case

@@ -1,4 +1,4 @@
-"""Write the figures of docs/speed.md and docs/tpu.md anew from the files of results: `make speed`.
+"""Write the figures of pages anew from the files of results: `make speed`.
 
 A block of the page lies between `<!-- figures: NAME -->` and `<!-- end -->`; its content is the
 tables of the section of that name, and the machine. Blocks without results stay as they are.
@@ -24,8 +24,9 @@ from benchmarks.timing import machine
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "speed.md"
 RESULTS = ROOT / "benchmarks" / "results"
-# The results of this page are kept with it.
+# The results of these pages are kept with them.
 TPU_PAGE, TPU_RESULTS = ROOT / "docs" / "tpu.md", ROOT / "docs" / "site" / "data"
+BACKWARD_PAGE = ROOT / "docs" / "guides" / "update_in_backward.md"
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -110,7 +111,8 @@ def main(argv: list[str] | None = None) -> int:
     """Write the pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables.page", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    for path, folder in (PAGE, parser.parse_args(argv).results), (TPU_PAGE, TPU_RESULTS):
+    kept = [(page, TPU_RESULTS) for page in (TPU_PAGE, BACKWARD_PAGE)]
+    for path, folder in [(PAGE, parser.parse_args(argv).results), *kept]:
         path.write_text(page(path.read_text(), folder))
     return 0
 

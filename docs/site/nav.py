@@ -15,6 +15,7 @@ GUIDES = [
     "groups_and_masks",
     "embeddings",
     "low_precision",
+    "update_in_backward",
     "accumulation_and_guards",
     "hyperparameters",
     "logging",
