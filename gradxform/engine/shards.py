@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -91,7 +92,7 @@ def as_layers(are_layers: Mapping[Path, bool], axis: str) -> Iterator[None]:
 
     def psum(x: Array, axes: tuple[str, ...]) -> Array:
         if axis in axes:
-            x = lax.psum(x, axis)
+            x = _sum_over_layers(x + lax.axis_index(axis).astype(x.dtype) * 0)  # of each layer
         others = tuple(name for name in axes if name != axis)
         return now.psum(x, others) if now is not None and others else x
 
@@ -105,6 +106,20 @@ def as_layers(are_layers: Mapping[Path, bool], axis: str) -> Iterator[None]:
         yield
     finally:
         _HELD.reset(token)
+
+
+@jax.custom_batching.custom_vmap
+def _sum_over_layers(x: Array) -> Array:
+    """Return the sum over the layers of the `jax.vmap` outside.
+
+    Inside `jax.shard_map`, `lax.psum` takes only the axes of a mesh.
+    """
+    return x
+
+
+@_sum_over_layers.def_vmap
+def _sum_of_batch(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+    return jnp.sum(x, axis=0, dtype=x.dtype), False
 
 
 def number_of_layers(path: Path) -> int:
