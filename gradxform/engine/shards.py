@@ -125,8 +125,9 @@ def _sum_of_batch(size: int, batched: list[bool], x: Array) -> tuple[Array, bool
 def number_of_layers(path: Path) -> int:
     """Return for how many arrays a leaf stands: the layers of a stack, or 1."""
     now = _HELD.get()
-    is_layer = now is not None and now.layers is not None and now.layers in _axes(path, now)
-    return lax.axis_size(now.layers) if is_layer else 1
+    if now is None or now.layers is None or now.layers not in _axes(path, now):
+        return 1
+    return lax.axis_size(now.layers)
 
 
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:

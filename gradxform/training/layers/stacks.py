@@ -62,7 +62,7 @@ class Stack:
 
     def end(self) -> Any:
         """Return the leaf of all layers; nothing else may be done with it."""
-        leaf = self._of([jax.ref.freeze(ref) for ref in self.refs], self.leaf.shape)
+        leaf = self._of([jax.freeze(ref) for ref in self.refs], self.leaf.shape)
         return leaf.closed() if isinstance(leaf, StoredArray) and not self.is_whole else leaf
 
 

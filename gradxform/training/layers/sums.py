@@ -35,7 +35,7 @@ class Totals:
 
     def __init__(self, known: dict[int, Array], only_adds_up: bool) -> None:
         self.known, self.only_adds_up = known, only_adds_up
-        self.asked: list[tuple[str, Array | None]] = []  # in order, with what this part has
+        self.asked: list[tuple[str, Any]] = []  # in order, with what this part has
 
     def _total(self, kind: str, x: Array) -> Array:
         i = len(self.asked)
@@ -62,7 +62,7 @@ class Totals:
             yield
 
 
-def totals_asked_for(step: Callable[[Totals], Any], args: Any) -> list[Asked]:
+def totals_asked_for(step: Callable[..., Any], args: Any) -> list[Asked]:
     """Return the totals that a step asks for, in order.
 
     Args:
