@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -94,7 +95,8 @@ def as_layers(are_layers: Mapping[Path, bool]) -> Iterator[str]:
     axis = f"layers of a stack, {len(now.layers)}"
 
     def psum(x: Array, axes: tuple[str, ...]) -> Array:
-        x = lax.psum(x, axis) if axis in axes else x
+        if axis in axes:
+            x = _sum_over_layers(x + lax.axis_index(axis).astype(x.dtype) * 0)  # of each layer
         others = tuple(name for name in axes if name != axis)
         return now.psum(x, others) if others else x
 
@@ -134,6 +136,20 @@ def number_of_layers(path: Path) -> int:
     if now is None:
         return 1
     return math.prod(lax.axis_size(name) for name in _axes(path, now) if name in now.layers)
+
+
+@jax.custom_batching.custom_vmap
+def _sum_over_layers(x: Array) -> Array:
+    """Return the sum over the layers of the `jax.vmap` outside.
+
+    Inside `jax.shard_map`, `lax.psum` takes only the axes of a mesh.
+    """
+    return x
+
+
+@_sum_over_layers.def_vmap
+def _sum_of_batch(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+    return jnp.sum(x, axis=0, dtype=x.dtype), False
 
 
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:

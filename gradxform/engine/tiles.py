@@ -82,8 +82,8 @@ def apply_stored(
     stored = [x for group in slots for x in group] + [p] * is_stored(p)
     layers = [x for x in stored if isinstance(x, StackedLayer)]
     if layers and not layers[0].is_bare and _goes_by_entries_of(rules, g):
-        bare = _map_layers(StackedLayer.bare, (p, slots))
-        u, new = apply_stored(_of_layers(apply), rules, scalars, g[0], *bare, is_last)
+        p, slots = _map_layers(StackedLayer.bare, (p, slots))
+        u, new = apply_stored(_of_layers(apply), rules, scalars, g[0], p, slots, is_last)
         u, new = _map_layers(StackedLayer.layered, (u, new))
         return (u if is_stored(u) else u[None]), new
     if is_last:

@@ -41,6 +41,9 @@ def owners_of(
     out: list[tuple[int | None, Path, Path]] = []
     named, _ = flatten_with_names(state)
     for (names, _), owner in zip(named, jax.tree.leaves(owners), strict=True):
-        path, rest = owner_of(names, by_path) if owner == _NO_OWNER else (None, ())
-        out.append((by_path.get(path) if owner == _NO_OWNER else owner, names, rest))
+        index, rest = owner, ()
+        if owner == _NO_OWNER:
+            path, rest = owner_of(names, by_path)
+            index = None if path is None else by_path[path]
+        out.append((index, names, rest))
     return out

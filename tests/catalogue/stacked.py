@@ -22,4 +22,15 @@ WRAPPERS: dict[str, Case] = {
         ref.stacked(ref.sequence(ref.clip_by_global_norm(0.5), with_lr(0.1, ADAM)), [K]),
         rows=None,
     ),
+    "stacked/mean": Case(
+        gx.stacked(gx.adai(0.1), "deep/k"),
+        ref.stacked(with_lr(0.1, ref.adai(0.1, 0.99, 1e-3)), [K]),
+        huge_ok=1 / 8,
+        rows=None,
+    ),
 }
+
+
+REFUSED = [
+    ("stacked(sgd(0.1), '/')", ValueError, "stacked: where must be the path of a parameter"),
+]  # fmt: skip

@@ -145,8 +145,8 @@ class _Visit(NamedTuple):
                 "looks at all parameters together, by more than sums; use "
                 "update_in_backward=False.",
             )
-        if bare and reach == "array":
-            scan = self._scan(bare[0])
+        scan = self._scan(bare[0]) if bare and reach == "array" else None
+        if scan is not None:
             self._refuse(
                 one,
                 f"looks at whole arrays, and {'/'.join(bare[0])} of {scan.place} is a stack "

@@ -41,6 +41,7 @@ class LayeredStep:
         self.state_leaves = leaves_of_state(state)
         self.state_def = jax.tree.structure(state, is_leaf=is_stored)
         self.scans: list[Scan] = []
+        self.token, self.next_scan = None, iter(self.scans)
         self.is_by_entry = is_one_run(tx) and all(map(_is_by_entry, all_parts(tx)))
 
     # --------------------------------------------------------------------------- before the loss
@@ -97,7 +98,7 @@ class LayeredStep:
         if "value" in (extra_names(self.tx) or ()) and not jnp.ndim(aux[0]):
             self.extra = {"value": aux[0]} | self.extra
         one = jnp.ones_like(value)
-        self.known: dict[int, Array] = {}
+        self.known: dict[int, Any] = {}
         self.asked = self._totals()
         for wave in sorted({asked.wave for asked in self.asked}):
             self.wave = wave
@@ -129,7 +130,7 @@ class LayeredStep:
             slots[k] = stack.end()
         for k, refs in self.own.items():
             form = jax.tree.structure(self.state_leaves[k])
-            slots[k] = form.unflatten([jax.ref.freeze(ref) for ref in refs])
+            slots[k] = form.unflatten([jax.freeze(ref) for ref in refs])
         return self.treedef.unflatten(leaves), self.state_def.unflatten(slots)
 
     def _update(
@@ -249,7 +250,7 @@ class LayeredStep:
             if not is_now:
                 continue
             own = totals.asked[k][1]
-            layers = {n: jax.ref.freeze(refs[k])[0] for n, refs in self.sums.items()}
+            layers = {n: jax.freeze(refs[k])[0] for n, refs in self.sums.items()}
             if asked.kind == "leaves":
                 self.known[k] = {None: own, **layers}
                 continue

@@ -17,7 +17,7 @@ __all__ = ["scan_layers"]
 class InStep(Protocol):
     """What takes the scans of a loss over, while a step differentiates it."""
 
-    def scan(self, layers: "Layers", x: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+    def scan(self, stack: "Layers", x: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         """Return the last carry, and the stacked outputs of all layers."""
         ...
 

@@ -67,9 +67,9 @@ class Stack:
 
     def end(self) -> Any:
         """Return the leaf of all layers; nothing else may be done with it."""
-        leaf = self._of([jax.ref.freeze(ref) for ref in self.refs], self.leaf.shape)
+        leaf = self._of([jax.freeze(ref) for ref in self.refs], self.leaf.shape)
         if self.shared:
-            new = iter([jax.ref.freeze(ref) for ref in self.shared])
+            new = iter([jax.freeze(ref) for ref in self.shared])
             shared, (leaves, treedef) = self._shared(leaf), jax.tree.flatten(leaf)
             leaf = treedef.unflatten(
                 [next(new) if any(x is one for one in shared) else x for x in leaves]

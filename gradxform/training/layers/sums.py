@@ -35,7 +35,7 @@ class Totals:
 
     def __init__(self, here: frozenset[Path], known: dict[int, Array], only_adds_up: bool) -> None:
         self.here, self.known, self.only_adds_up = here, known, only_adds_up
-        self.asked: list[tuple[str, Array | None]] = []  # in order, with what this part has
+        self.asked: list[tuple[str, Any]] = []  # in order, with what this part has
         self._mesh = jax.sharding.get_abstract_mesh()
 
     def _total(self, kind: str, x: Array) -> Array:

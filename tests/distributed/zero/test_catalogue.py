@@ -99,7 +99,7 @@ REFUSED = {
     "processed": ("processed",),
     "processed_per_element": ("processed_per_element",),
     "flatten": ("flatten", "flatten/norm"),
-    "stacked": ("stacked", "stacked/axis"),
+    "stacked": ("stacked", "stacked/axis", "stacked/mean"),
     "snapshot": ("snapshot",),
     "monitor": ("monitor",),
     "project": ("project", "project/each"),
