@@ -310,7 +310,7 @@ def _refuse_donated(part: str, trees: dict[str, Any]) -> None:
         if isinstance(x, jax.Array) and not is_tracer(x) and x.is_deleted():
             raise ValueError(
                 f"{part}: {path_str(names_of(path))} was donated to an earlier step, and is gone. "
-                "Go on with what that step returned: params, state, loss = step(params, state, ...)."
+                "Go on with what it returned: params, state, loss = step(params, state, ...)."
             ) from None
 
 
