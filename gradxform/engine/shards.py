@@ -34,7 +34,7 @@ class _Held(NamedTuple):
 class Parts(Protocol):
     """A tree that is seen part by part, one after the other; each asks for the same totals."""
 
-    here: Collection[Path]  # the leaves that this part counts
+    here: frozenset[Path]  # the leaves that this part counts
     only_adds_up: bool  # whether totals are still unknown, so that nothing else counts
 
     def of_leaves(self, x: Array) -> Array:

@@ -41,7 +41,8 @@ class LayeredStep:
         self.state_leaves = leaves_of_state(state)
         self.state_def = jax.tree.structure(state, is_leaf=is_stored)
         self.scans: list[Scan] = []
-        self.token, self.next_scan = None, iter(self.scans)
+        self.token: Any = None
+        self.next_scan = iter(self.scans)
         self.is_by_entry = is_one_run(tx) and all(map(_is_by_entry, all_parts(tx)))
 
     # --------------------------------------------------------------------------- before the loss
@@ -102,16 +103,12 @@ class LayeredStep:
         self.asked = self._totals()
         for wave in sorted({asked.wave for asked in self.asked}):
             self.wave = wave
-            of_wave = [asked.wave == wave for asked in self.asked]
+            of_wave = {k: asked for k, asked in enumerate(self.asked) if asked.wave == wave}
             self.sums = {
-                scan.number: [
-                    jax.new_ref(nothing_of(asked)) if now else None
-                    for asked, now in zip(self.asked, of_wave, strict=True)
-                ]
+                scan.number: {k: jax.new_ref(nothing_of(x)) for k, x in of_wave.items()}
                 for scan in self.scans_trained
             }
-            gradients = as_gradients(pull(one)[0])
-            self._add_up(gradients, of_wave)
+            self._add_up(as_gradients(pull(one)[0]), of_wave)
         self.wave = None
         gradients = pull(one)[0]
         return (value, aux), gradients
@@ -170,11 +167,8 @@ class LayeredStep:
             arguments = self._of_layer(scan, i, gradients)
             totals = self._totals_of(scan, True)
             self._update(totals, *arguments)
-            for asked, ref, (_, x) in zip(
-                self.asked, self.sums[scan.number], totals.asked, strict=True
-            ):
-                if ref is not None:
-                    ref[...] = with_more(asked, ref[...], x[None])
+            for k, ref in self.sums[scan.number].items():
+                ref[...] = with_more(self.asked[k], ref[...], totals.asked[k][1][None])
             return
         new_leaves, new_slots = self._updated_layer(scan, i, gradients)
         for j, x in new_leaves.items():
@@ -242,13 +236,11 @@ class LayeredStep:
         }
         return Totals(self._here(scan), known, only_adds_up)
 
-    def _add_up(self, gradients: Updates, of_wave: list[bool]) -> None:
+    def _add_up(self, gradients: Updates, of_wave: dict[int, Asked]) -> None:
         """Add to the totals of a wave what is not in layers."""
         totals = self._totals_of(None, True)
         self._update(totals, gradients, self.leaves, self.state_leaves)
-        for k, (asked, is_now) in enumerate(zip(self.asked, of_wave, strict=True)):
-            if not is_now:
-                continue
+        for k, asked in of_wave.items():
             own = totals.asked[k][1]
             layers = {n: jax.freeze(refs[k])[0] for n, refs in self.sums.items()}
             if asked.kind == "leaves":
