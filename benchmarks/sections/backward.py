@@ -152,10 +152,14 @@ def run(options: Options, job: Job) -> Results:
                 job.save(results)
                 job.advance()
     if not (options.quick or options.elsewhere):
-        kept = {name: value for name, value in results.items() if name != "options"}
-        text = json.dumps(kept).replace('{"name"', '\n{"name"')  # a line a case
-        DATA.write_text(text + "\n")
+        keep(results)
     return results
+
+
+def keep(results: Results) -> None:
+    """Write the results where the page has them from."""
+    kept = {name: value for name, value in results.items() if name != "options"}
+    DATA.write_text(json.dumps(kept).replace('{"name"', '\n{"name"') + "\n")  # a line a case
 
 
 def bound(case: Results) -> float:

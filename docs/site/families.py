@@ -11,7 +11,7 @@ from gradxform.commands.catalog import registered_parts
 
 # Wrappers by what they do; every wrapper is in one family.
 WRAPPERS = {
-    "composition": ("chain", "named_chain", "sum_of", "partition", "masked", "flatten"),
+    "composition": ("chain", "named_chain", "sum_of", "partition", "masked", "flatten", "stacked"),
     "averages": (
         "lookahead",
         "moving_average",

@@ -104,6 +104,7 @@ WITHOUT = {
     "query_key": "it names the parameters that `qk_clip` shrinks",
     "param_group": "it is a rule for `param_groups`",
     "raw_gradient_norms": "it is for parts that clip by the raw norm",
+    "stacked": "it needs layers that are stacked",
 }
 
 _BOX = {"lower": -1.8, "upper": 1.8}
