@@ -41,7 +41,8 @@ class LayeredStep:
         self.state_leaves = leaves_of_state(state)
         self.state_def = jax.tree.structure(state, is_leaf=is_stored)
         self.scans: list[Scan] = []
-        self.token, self.next_scan = None, iter(self.scans)
+        self.token: Any = None
+        self.next_scan = iter(self.scans)
         self.is_by_entry = is_one_run(tx) and all(map(_is_by_entry, all_parts(tx)))
 
     # --------------------------------------------------------------------------- before the loss
@@ -97,7 +98,7 @@ class LayeredStep:
         for wave in sorted({asked.wave for asked in self.asked}):
             self.wave = wave
             of_wave = [asked.wave == wave for asked in self.asked]
-            self.sums = {
+            self.sums: dict[int, list[Any]] = {
                 scan.number: [
                     jax.new_ref(nothing_of(asked)) if now else None
                     for asked, now in zip(self.asked, of_wave, strict=True)
