@@ -1,6 +1,6 @@
 """The scans over layers that a loss has, found by a trace before it is differentiated."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +9,7 @@ from jax import lax
 
 from gradxform._jax import jaxprs
 from gradxform._jax.versions import zeros_of
-from gradxform.leaves import path_str
-from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, types_of_layer
+from gradxform.training.layers.scan import IN_STEP, Layers, arrays_in, leaf_name, types_of_layer
 from gradxform.types import Params, PyTree
 
 __all__ = []
@@ -31,7 +30,7 @@ class _Finding:
     def __init__(self, part: str, params: Params) -> None:
         self.part, self.scans = part, []
         self.types: list[list[tuple[int, ...]]] = []  # for each, of what the first layer gets
-        self.paths = [path_str(path) for path, _ in arrays_in(params)]
+        self.paths = [leaf_name(path) for path, _ in arrays_in(params)]
         self.leaves = jax.tree.leaves(params)
 
     def scan(self, stack: Layers, x: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
@@ -58,12 +57,16 @@ class _Finding:
         # The equation by which `scans_of` sees where in the program the scan is.
         lax.optimization_barrier([self.leaves[i] for i in indices] + jax.tree.leaves(x))
         self.types.append([jnp.shape(a) for a in jax.tree.leaves(x)])
-        return jax.tree.map(zeros_of, x_type), jax.tree.map(zeros_of, y_type)
+        # A key is handed on: there are no zeros among keys.
+        new_x = jax.tree.map(lambda kind, a: a if _is_key(kind) else zeros_of(kind), x_type, x)
+        if any(map(_is_key, jax.tree.leaves(y_type))):
+            raise TypeError(f"{self.part}: y of {place} must not have keys; return numbers.")
+        return new_x, jax.tree.map(zeros_of, y_type)
 
     def _index_of(self, stack: Layers, place: str, path: Any, leaf: Any) -> int:
         found = [i for i, x in enumerate(self.leaves) if x is leaf]
         if not found:
-            name = path_str(path)
+            name = leaf_name(path)
             raise ValueError(
                 f"{self.part}: update_in_backward needs the parameters themselves as layers, and "
                 f"{name!r} of {place} is not one: the loss has computed it, or is inside "
@@ -71,6 +74,10 @@ class _Finding:
                 "compute with it in block; pass what is not a parameter in xs."
             )
         return found[0]
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) -> list[Scan]:
@@ -102,6 +109,7 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
             "update_in_backward out."
         )
     marks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "optimization_barrier"]
+    own_marks = []
     for scan, shapes in zip(finding.scans, finding.types, strict=True):
         stacks = [jaxpr.invars[i] for i in scan.indices]
         own = next((m for m in marks if m.invars[: len(stacks)] == stacks), None)
@@ -112,9 +120,10 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
                 "is inside a condition, a loop or jax.vmap. Call it in the loss itself; for "
                 "microbatches, let block take all of them."
             )
+        own_marks.append(own)
     for scan in finding.scans:
         for i in scan.indices:
-            use = next(_uses_of(jaxpr, jaxpr.invars[i], None), None)
+            use = next(_uses_of(jaxpr, jaxpr.invars[i], None, own_marks), None)
             if use is not None:
                 raise ValueError(
                     f"{part}: the loss uses {finding.paths[i]} in {scan.place} and again in {use}. "
@@ -125,11 +134,11 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
     return finding.scans
 
 
-def _uses_of(jaxpr: Any, variable: Any, call: str | None) -> Iterator[str]:
-    """Yield where a variable is used."""
+def _uses_of(jaxpr: Any, variable: Any, call: str | None, but: Sequence[Any] = ()) -> Iterator[str]:
+    """Yield where a variable is used, but for some equations."""
     for eqn in jaxpr.eqns:
         places = [k for k, v in enumerate(eqn.invars) if v is variable]
-        if not places or eqn.primitive.name == "optimization_barrier":
+        if not places or any(eqn is one for one in but):
             continue
         line = jaxprs.line_of(eqn, call)
         inner = jaxprs.called(eqn)

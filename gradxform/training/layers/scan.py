@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from gradxform.errors import must_be, name_of, shown
-from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
+from gradxform.leaves import Path, is_hole, shape_of, with_paths
 from gradxform.types import Params, PyTree
 
 __all__ = ["scan_layers"]
@@ -56,7 +56,7 @@ class Layers:
             )
         for (path, old), new in zip(arrays_in(own), jax.tree.leaves(out), strict=True):
             if (old.shape, old.dtype) != (new.shape, new.dtype):
-                where = f" at {path_str(path)}" if path else ""
+                where = f" at {leaf_name(path)}" if path else ""
                 raise TypeError(
                     f"{self}: block must return x{where} as it gets it, {old.dtype}{old.shape}; it "
                     f"returned {new.dtype}{new.shape}."
@@ -66,6 +66,11 @@ class Layers:
 def arrays_in(tree: PyTree) -> list[tuple[Path, Any]]:
     """Return the leaves of a tree, with their paths."""
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
+
+
+def leaf_name(path: Path) -> str:
+    """Return the path of a leaf for a message."""
+    return "/".join(path) or "the root"
 
 
 def types_of_layer(stacks: PyTree) -> PyTree:
@@ -87,16 +92,16 @@ def _count_of(params: Params) -> int:
         shape = shape_of(x)
         if not shape:
             raise ValueError(
-                f"scan_layers: {path_str(path)} of layers must be stacked, with an index of its "
+                f"scan_layers: {leaf_name(path)} of layers must be stacked, with an index of its "
                 "first axis for each layer; it is a scalar. Pass what all layers share in x, or "
                 "let block refer to it."
             )
         if count not in (-1, shape[0]):
             raise ValueError(
-                f"scan_layers: {path_str(path)} of layers has {shape[0]} layers, {first} has "
+                f"scan_layers: {leaf_name(path)} of layers has {shape[0]} layers, {first} has "
                 f"{count}. Stack the parameters of layers of one kind along the first axis."
             )
-        first, count = path_str(path), shape[0]
+        first, count = leaf_name(path), shape[0]
     return count
 
 
@@ -147,7 +152,7 @@ def scan_layers(
     for path, leaf in arrays_in(xs):
         if shape_of(leaf)[:1] != (stack.count,):
             raise ValueError(
-                f"scan_layers: {path_str(path) or 'xs'} of xs must have an entry for each of the "
+                f"scan_layers: {leaf_name(path)} of xs must have an entry for each of the "
                 f"{stack.count} layers, got shape {shape_of(leaf)}."
             )
     x = jax.tree.map(jax.numpy.asarray, x)

@@ -172,6 +172,21 @@ def test_carries_outputs_keys_and_numbers():
     check_alike(ADAMW, dropping, batch=(TOKENS, jax.random.key(3)), has_aux=True)
 
 
+def test_a_key_in_the_carry():
+    def dropping(params, tokens, key):
+        def of_layer(p, x):
+            h, key = x
+            key, own = jax.random.split(key)
+            mask = jax.random.bernoulli(own, 0.5, h.shape).astype(h.dtype)
+            return h + jnp.tanh(h @ p["w"]) * mask, key
+
+        x = params["embed"][tokens], key
+        x, _ = gx.scan_layers(of_layer, params["decoder"], x)
+        return jnp.mean((x @ params["head"]) ** 2)
+
+    check_alike(ADAMW, dropping, batch=(TOKENS, jax.random.key(3)))
+
+
 def test_layers_alone():
     def alone(params):
         return jnp.mean(gx.scan_layers(block, params["encoder"], jnp.ones((4, WIDTH))) ** 2)

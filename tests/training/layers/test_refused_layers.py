@@ -42,6 +42,12 @@ LOSSES = {
         lambda params, tokens: loss(params, tokens) + jnp.sum(params["encoder"]["w"] ** 2),
         r"encoder.*w.*and again in .*test_refused_layers.py",
     ),
+    "behind a barrier": (
+        lambda params, tokens: (
+            loss(params, tokens) + jnp.sum(jax.lax.optimization_barrier(params["encoder"]["w"]))
+        ),
+        "and again in optimization_barrier",
+    ),
     "in a function": (
         lambda params, tokens: loss(params, tokens) + jax.jit(optax.tree.norm)(params),
         "and again in",
