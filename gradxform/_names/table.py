@@ -145,7 +145,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "RulesAfter rules_after run_rules",
-        "gradxform.engine.shards": "as_layers as_shards check_bound is_seen_in_parts largest_of_parts layer_axes number_of_layers only_adds_up over_all_shards seen_here shard_axes total_over_shards totals_over_parts true_on_all_shards",
+        "gradxform.engine.shards": "as_layers as_shards check_bound for_the_next_step is_for_the_next_step is_seen_in_parts largest_of_parts layer_axes number_of_layers only_adds_up over_all_shards seen_here shard_axes total_over_shards totals_over_parts true_on_all_shards",
         "gradxform.engine.sums": "Columns global_norm sum_of_squares tree_sums",
         "gradxform.engine.tiles": "apply_stored goes_by_tiles",
         "gradxform.engine.together": "made_with read_again sent_here with_slots",
@@ -338,7 +338,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.amos": "StepByAmosState step_by_amos",
         "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
         "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
-        "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
+        "gradxform.transforms.clipping": "ClipByPreviousGlobalNormState adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm clip_by_previous_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
         "gradxform.transforms.counts": "CountUpdatesState count_updates",
@@ -478,9 +478,10 @@ CONFIG_NAMES: dict[str, str] = {
         " average_spatial_axes"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
-        " clip_by_raw_norm clip_by_second_moment cocob conditionally_mask conditionally_transform"
-        " constant_decay_rate constant_schedule cosine_decay_restarts cosine_decay_schedule"
-        " cosine_onecycle_schedule cosine_sign_decay count_updates cyclic_schedule"
+        " clip_by_previous_global_norm clip_by_raw_norm clip_by_second_moment cocob"
+        " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
+        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
+        " count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
         " dion2 distributed_shampoo dog dowg dpsgd"
         " ema estimate_diagonal exponential_decay external_step"

@@ -83,6 +83,8 @@ if TYPE_CHECKING:
         as_layers as as_layers,
         as_shards as as_shards,
         check_bound as check_bound,
+        for_the_next_step as for_the_next_step,
+        is_for_the_next_step as is_for_the_next_step,
         is_seen_in_parts as is_seen_in_parts,
         largest_of_parts as largest_of_parts,
         layer_axes as layer_axes,

@@ -264,6 +264,24 @@ def largest_of_parts(x: Array, axes: Collection[str]) -> tuple[Array, frozenset[
     return now.parts.largest(x), frozenset(axes) - set(now.every)
 
 
+_LATER: contextvars.ContextVar[bool] = contextvars.ContextVar("later", default=False)
+
+
+@contextlib.contextmanager
+def for_the_next_step() -> Iterator[None]:
+    """Ask for totals that only the state remembers: this step may take place before them."""
+    token = _LATER.set(True)
+    try:
+        yield
+    finally:
+        _LATER.reset(token)
+
+
+def is_for_the_next_step() -> bool:
+    """Whether a total is asked for that only the state remembers."""
+    return _LATER.get()
+
+
 def is_seen_in_parts() -> bool:
     """Whether a tree is seen part by part, whose totals cover the others."""
     now = _HELD.get()

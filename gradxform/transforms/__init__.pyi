@@ -92,11 +92,13 @@ from gradxform.transforms.came import (
     scale_by_confidence as scale_by_confidence,
 )
 from gradxform.transforms.clipping import (
+    ClipByPreviousGlobalNormState as ClipByPreviousGlobalNormState,
     adaptive_grad_clip as adaptive_grad_clip,
     clip as clip,
     clip_by_block_norm as clip_by_block_norm,
     clip_by_block_rms as clip_by_block_rms,
     clip_by_global_norm as clip_by_global_norm,
+    clip_by_previous_global_norm as clip_by_previous_global_norm,
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )

@@ -1,7 +1,7 @@
 """Bounding the size of the updates: per entry, per unit, per array, over the whole tree."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -29,6 +29,8 @@ __all__ = [
     "clip_by_block_norm",
     "clip_by_block_rms",
     "clip_by_global_norm",
+    "clip_by_previous_global_norm",
+    "ClipByPreviousGlobalNormState",
     "unitwise_clip",
     "unitwise_norm",
 ]
@@ -132,6 +134,48 @@ class clip_by_global_norm(ScaledTogether):
         size = cast(global_norm(updates), scalar_dtype())
         size = size if self.eps is None else size + scalar(self.eps)
         return state, shrinking(size, self.max_norm)
+
+
+class ClipByPreviousGlobalNormState(NamedTuple):
+    """State of `clip_by_previous_global_norm`."""
+
+    norm: Array  # float32 scalar; the norm of the last updates, 0 before the first
+
+
+@transform
+class clip_by_previous_global_norm(ScaledTogether):
+    """Scale all updates down together if the norm of those before them exceeds a maximum.
+
+    Update rule, with |g_t| the Euclidean norm over every entry of the tree, and |g_0| = 0:
+
+        u_t = g_t max_norm / max(|g_{t-1}|, max_norm)
+
+    This is not `clip_by_global_norm`: a single large gradient passes, and the one after it is
+    scaled down. The factor is known before the first gradient is, so that a step that updates
+    layers in the backward pass needs one such pass and not two. A norm that is not finite scales
+    nothing down; `apply_if_finite` around it skips such a step.
+
+    Args:
+      max_norm: the largest norm, greater than 0; infinite for no clipping.
+
+    Of our own making: no paper proposes it.
+    """
+
+    max_norm: Bound
+
+    State = ClipByPreviousGlobalNormState
+
+    def init(self, params):
+        """Return a norm of 0."""
+        return ClipByPreviousGlobalNormState(norm=jnp.zeros((), jnp.float32))
+
+    def prepare(self, updates, state, params):
+        """Return the state with the norm of these updates, and the factor for all leaves."""
+        before = jnp.where(jnp.isfinite(state.norm), state.norm, 0)
+        factor = shrinking(cast(before, scalar_dtype()), self.max_norm)
+        with engine.for_the_next_step():
+            norm = cast(global_norm(updates), state.norm.dtype)
+        return state._replace(norm=norm), factor
 
 
 @transform

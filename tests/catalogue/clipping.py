@@ -19,6 +19,9 @@ TRANSFORMS: dict[str, Case] = {
     "clip": Case(gx.clip(0.5), ref.clip(0.5)),
     "clip_by_block_rms": Case(gx.clip_by_block_rms(0.5), ref.clip_by_block_rms(0.5), rows=False),
     "clip_by_global_norm": Case(gx.clip_by_global_norm(1.0), ref.clip_by_global_norm(1.0)),
+    "clip_by_previous_global_norm": Case(
+        gx.clip_by_previous_global_norm(1.0), ref.clip_by_previous_global_norm(1.0)
+    ),
     "clip_by_global_norm/eps": Case(
         gx.clip_by_global_norm(1.0, eps=0.5), ref.clip_by_global_norm(1.0, 0.5)
     ),

@@ -30,6 +30,15 @@ def clip_by_global_norm(limit, eps=0.0):
     return TreeReference(lambda ps: None, step)
 
 
+def clip_by_previous_global_norm(limit):
+    """The factor of `clip_by_global_norm` for the gradients of the step before."""
+
+    def step(gs, size, ps, t):
+        return [g * (limit / max(size, limit)) for g in gs], norm(gs)
+
+    return TreeReference(lambda ps: 0.0, step)
+
+
 def adaptive_grad_clip(clipping, eps, axes):
     """Brock et al., (3), unit by unit: if |G_i| / max(|W_i|, eps) > clipping, scale to it."""
 

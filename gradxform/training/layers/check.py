@@ -17,6 +17,7 @@ from gradxform.leaves.storage import StoredArray, is_away
 from gradxform.training.layers.found import Scan
 from gradxform.training.layers.scan import arrays_in
 from gradxform.training.layers.stacks import is_cut_by_rows, leaves_of_state
+from gradxform.transforms.clipping import clip_by_previous_global_norm
 from gradxform.types import OptState, Params
 from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts
 from gradxform.wrappers.stacked import stacked, types_of_layers
@@ -165,5 +166,7 @@ def asking_for_totals(tx: Any) -> list[str]:
 def _asks_for_totals(one: Any) -> bool:
     """Whether a part needs a sum over all gradients before the first update."""
     if not isinstance(one, GradientTransformation) or not one.asks_for_sums:
+        return False
+    if isinstance(one, clip_by_previous_global_norm):
         return False
     return (one.locality if isinstance(one, ArrayRule) else own_locality_of(one)) == "tree"

@@ -101,17 +101,27 @@ class LayeredStep:
         one = jnp.ones_like(value)
         self.known: dict[int, Any] = {}
         self.asked = self._totals()
-        for wave in sorted({asked.wave for asked in self.asked}):
+        now = {k: asked for k, asked in enumerate(self.asked) if asked.kind != "later"}
+        for wave in sorted({asked.wave for asked in now.values()}):
             self.wave = wave
-            of_wave = {k: asked for k, asked in enumerate(self.asked) if asked.wave == wave}
-            self.sums = {
-                scan.number: {k: jax.new_ref(nothing_of(x)) for k, x in of_wave.items()}
-                for scan in self.scans_trained
-            }
+            of_wave = {k: asked for k, asked in now.items() if asked.wave == wave}
+            self.sums = self._nothing_of(of_wave)
             self._add_up(as_gradients(pull(one)[0]), of_wave)
         self.wave = None
+        # What only the state remembers is added up while layers are updated.
+        later = {k: asked for k, asked in enumerate(self.asked) if asked.kind == "later"}
+        self.sums = self._nothing_of(later)
         gradients = pull(one)[0]
+        for k in later:
+            self.known[k] = sum(jax.freeze(refs[k])[0] for refs in self.sums.values())
         return (value, aux), gradients
+
+    def _nothing_of(self, totals: dict[int, Asked]) -> dict[int, dict[int, Any]]:
+        """Return references to totals before anything is added to them, for each scan."""
+        return {
+            scan.number: {k: jax.new_ref(nothing_of(x)) for k, x in totals.items()}
+            for scan in self.scans_trained
+        }
 
     # ---------------------------------------------------------------------------------- updates
 
@@ -167,10 +177,10 @@ class LayeredStep:
             arguments = self._of_layer(scan, i, gradients)
             totals = self._totals_of(scan, True)
             self._update(totals, *arguments)
-            for k, ref in self.sums[scan.number].items():
-                ref[...] = with_more(self.asked[k], ref[...], totals.asked[k][1][None])
+            self._add(scan, {k: totals.asked[k][1] for k in self.sums[scan.number]})
             return
-        new_leaves, new_slots = self._updated_layer(scan, i, gradients)
+        new_leaves, new_slots, later = self._updated_layer(scan, i, gradients)
+        self._add(scan, later)
         for j, x in new_leaves.items():
             self.stacks[j].set(i, x)
         for k, x in new_slots.items():
@@ -179,6 +189,11 @@ class LayeredStep:
             else:
                 for ref, a in zip(self.own[k], jax.tree.leaves(x), strict=True):
                     ref[...] = a
+
+    def _add(self, scan: Scan, sums: dict[int, Array]) -> None:
+        """Add what a layer has to totals."""
+        for k, ref in self.sums[scan.number].items():
+            ref[...] = with_more(self.asked[k], ref[...], sums[k][None])
 
     def _updated_layer(self, scan: Scan, i: Any, gradients: dict[int, Array]) -> Any:
         is_on_cpu = platform_of(jax.tree.leaves(gradients)[0]) == "cpu"
@@ -194,7 +209,8 @@ class LayeredStep:
             totals = self._totals_of(scan, False)
             params, state = self._update(totals, gradients, all_leaves, all_slots)
             new_leaves, new_slots = leaves_of_state(params), leaves_of_state(state)
-            return {j: new_leaves[j] for j in trained}, {k: new_slots[k] for k in of_scan}
+            later = {k: totals.asked[k][1] for k in self.sums[scan.number]}
+            return {j: new_leaves[j] for j in trained}, {k: new_slots[k] for k in of_scan}, later
 
         if not is_on_cpu:
             return update(*parts)

@@ -25,7 +25,7 @@ AXIS = "parts of a tree that are seen in turn"
 class Asked(NamedTuple):
     """A total that a step asks for."""
 
-    kind: str  # "tree", "leaves" or "largest"
+    kind: str  # "tree", "leaves", "largest" or "later": of the tree, for the state alone
     type: Any  # its shape, dtype and the mesh axes along which it varies
     wave: int  # how many totals that it depends on come one after the other before it
 
@@ -41,12 +41,17 @@ class Totals:
     def _total(self, kind: str, x: Array) -> Array:
         # Updates leave explicit axes to the compiler, so that they run in another mesh.
         i, mesh = len(self.asked), jax.sharding.get_abstract_mesh()
-        self.asked.append((kind, _in_mesh(x, self._mesh) if self.only_adds_up else None))
-        return _in_mesh(self.known[i], mesh) if i in self.known else x
+        is_later = kind == "later"
+        is_wanted = self.only_adds_up or is_later
+        self.asked.append((kind, _in_mesh(x, self._mesh) if is_wanted else None))
+        if i not in self.known:
+            return x
+        known = _in_mesh(self.known[i], mesh)
+        return x + known if is_later else known
 
     def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
         """Return the sum over all parts of the tree."""
-        return self._total("tree", x)
+        return self._total("later" if engine.is_for_the_next_step() else "tree", x)
 
     def of_leaves(self, x: Array) -> Array:
         """Return the sums over all layers of leaves."""

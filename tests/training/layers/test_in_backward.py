@@ -54,6 +54,7 @@ EXACT = {
 }
 SUMS = {
     "clip": gx.chain(CLIP, ADAMW),
+    "norm before": gx.chain(gx.clip_by_previous_global_norm(0.01), ADAMW),
     "two norms": gx.chain(CLIP, gx.scale_by_adam(), gx.clip_by_global_norm(1e-3), gx.scale(-1.0)),
     "finite": gx.apply_if_finite(ADAMW, 3),
     "finite, clip": gx.apply_if_finite(gx.chain(CLIP, ADAMW), 3),
@@ -269,6 +270,8 @@ def test_the_step_says_what_it_costs():
     plain = gx.make_step(ADAMW, loss, update_in_backward=True)
     clipped = gx.make_step(gx.chain(CLIP, ADAMW), loss, update_in_backward=True)
     assert "backward" in repr(plain) and "two" not in repr(plain)
+    before = gx.chain(gx.clip_by_previous_global_norm(1.0), ADAMW)
+    assert "two" not in repr(gx.make_step(before, loss, update_in_backward=True))
     assert "two backward passes" in repr(clipped) and "clip_by_global_norm" in repr(clipped)
 
 
