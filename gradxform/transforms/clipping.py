@@ -167,14 +167,14 @@ class clip_by_previous_global_norm(ScaledTogether):
 
     def init(self, params):
         """Return a norm of 0."""
-        return ClipByPreviousGlobalNormState(norm=jnp.zeros((), jnp.float32))
+        return ClipByPreviousGlobalNormState(norm=jnp.zeros((), scalar_dtype()))
 
     def prepare(self, updates, state, params):
         """Return the state with the norm of these updates, and the factor for all leaves."""
         before = jnp.where(jnp.isfinite(state.norm), state.norm, 0)
         factor = shrinking(cast(before, scalar_dtype()), self.max_norm)
         with engine.for_the_next_step():
-            norm = cast(global_norm(updates), state.norm.dtype)
+            norm = cast(global_norm(updates), scalar_dtype())
         return state._replace(norm=norm), factor
 
 
