@@ -145,6 +145,13 @@ def marked_as_varying(x: Any, axes: Iterable[str]) -> Any:
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
+def is_divided_by_compiler(x: jax.Array) -> bool:
+    """Whether an array is on several devices, among which the compiler divides it."""
+    mesh = jax.typeof(x).sharding.mesh
+    kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    return any(size > 1 and kind != jax.sharding.AxisType.Manual for size, kind in kinds)
+
+
 def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
     """Return zeros with the type and sharding of `aval`, and leading axes of `lengths`."""
     sharding = getattr(aval, "sharding", None)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._jax.versions import platform_of, zeros_of
+from gradxform._jax.versions import is_divided_by_compiler, platform_of, zeros_of
 from gradxform.base import ArrayRule, extra_names
 from gradxform.engine import reach_of
 from gradxform.leaves import Path
@@ -196,8 +196,11 @@ class LayeredStep:
             ref[...] = with_more(self.asked[k], ref[...], sums[k][None])
 
     def _updated_layer(self, scan: Scan, i: Any, gradients: dict[int, Array]) -> Any:
-        is_on_cpu = platform_of(jax.tree.leaves(gradients)[0]) == "cpu"
-        arguments = self._of_layer(scan, i, gradients, not is_on_cpu and self.is_by_entry)
+        gradient = jax.tree.leaves(gradients)[0]
+        is_on_cpu = platform_of(gradient) == "cpu"
+        # Rows of a layer are rows of the stack, which devices that divide rows would exchange.
+        in_place = self.is_by_entry and not is_on_cpu and not is_divided_by_compiler(gradient)
+        arguments = self._of_layer(scan, i, gradients, in_place)
         of_scan = [k for k, kind in enumerate(self.kinds) if kind.scan is scan]
         trained = [j for j in scan.indices if j in self.trained]
         gs, leaves, slots = arguments
