@@ -658,3 +658,50 @@ def test_layers_updated_in_the_backward_pass_hold_no_gradients(name):
     # A layer's gradient is 1/12 of the parameters. XLA keeps it on the chip.
     assert held[True] <= 0.03
     assert held[False] >= 0.5
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("name", ["adamw", "8 bits"])
+def test_layers_on_a_mesh_hold_one_layer_and_no_stack(name, kind):
+    layers, width, devices = 12, 1024, 4
+    mesh = Mesh(mesh_of("v5e:2x2", (4,), ("d",)).devices, ("d",), axis_types=(kind,))
+
+    def struct(*shape, spec=None):
+        place = NamedSharding(mesh, spec or P())
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=place)
+
+    by_rows = P(None, "d", None)
+    params = {
+        "in": struct(256, width),
+        "layers": {
+            "up": struct(layers, width, 4 * width, spec=by_rows),
+            "down": struct(layers, 4 * width, width, spec=by_rows),
+        },
+    }
+
+    def gather(x):
+        if kind == AxisType.Explicit:
+            return jax.sharding.reshard(x, P())
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
+
+    def block(p, x):
+        p = jax.tree.map(gather, p)
+        return x + jax.nn.gelu(x @ p["up"]) @ p["down"]
+
+    def loss(params, batch):
+        return jnp.mean(gx.scan_layers(block, params["layers"], batch @ params["in"]) ** 2)
+
+    tx, share = DEEP[name], hlo.copy_bytes(params) / devices
+    with jax.set_mesh(mesh):
+        places = gd.state_sharding(tx, params)
+        state = jax.tree.map(
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+            jax.eval_shape(tx.init, params),
+            places,
+        )
+        step = gx.make_step(tx, loss, update_in_backward=True)
+        compiled = step.lower(params, state, struct(64, 256, spec=P("d"))).compile()
+    # A layer that is whole on a device is a third of the device's share of all layers.
+    assert compiled.memory_analysis().temp_size_in_bytes <= 0.36 * share
+    text = compiled.as_text()
+    assert not re.search(rf"\w+\[{layers},{width},{4 * width}\]", text), "no device has a stack"
