@@ -215,12 +215,17 @@ def make_step(
     Raises:
       TypeError: if `tx` is not a transform, or `loss_fn` not a function that hashes. When called,
         as `compute_gradients` and `apply_gradients`.
-      ValueError: when called, with `update_in_backward`: if the loss has no `scan_layers`, or has
-        one where a layer cannot be updated there; if a part of `tx` cannot update layers one by
-        one.
+      ValueError: for `sparse` with `update_in_backward`. When called with `update_in_backward`: if
+        the loss has no `scan_layers`, or has one where a layer cannot be updated there; if a part
+        of `tx` cannot update layers one by one.
     """
     check_transform("make_step", tx, "tx")
     check_hashes("make_step", loss_fn)
+    if update_in_backward and sparse is not None:
+        raise ValueError(
+            "make_step: a step with update_in_backward=True has dense gradients; leave sparse out, "
+            "or update_in_backward."
+        )
     asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
     return Step(Asked(tx, loss_fn, asked, update_in_backward), grad_loss)
 

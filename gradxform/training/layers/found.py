@@ -99,6 +99,7 @@ def scans_of(part: str, loss_fn: Callable[..., Any], params: Params, args: Any) 
             return loss_fn(whole, *args)
         finally:
             IN_STEP.reset(context)
+            finding.leaves = []  # which are traced, and end here
 
     jaxpr, _ = jaxprs.as_open_jaxpr(jax.make_jaxpr(trace)(jax.tree.leaves(params)))
     finding = found[-1]

@@ -92,6 +92,7 @@ class LayeredStep:
                 return objective(chosen)
             finally:
                 IN_STEP.reset(context)
+                self.token = None  # it is traced, and ends here
 
         # Derivatives of what does not depend on a parameter outside of layers need a token: without
         # one, JAX would leave the backward pass of its layers out.

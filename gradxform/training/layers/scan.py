@@ -101,6 +101,8 @@ def _count_of(params: Params) -> int:
                 f"scan_layers: {leaf_name(path)} of layers has {shape[0]} layers, {first} has "
                 f"{count}. Stack the parameters of layers of one kind along the first axis."
             )
+        if not shape[0]:
+            raise ValueError(f"scan_layers: {leaf_name(path)} of layers has no layer.")
         first, count = leaf_name(path), shape[0]
     return count
 

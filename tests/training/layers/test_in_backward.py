@@ -1,5 +1,6 @@
 """A step that updates layers in the backward pass goes where the ordinary step goes."""
 
+import flax
 import jax
 import jax.numpy as jnp
 import pytest
@@ -285,3 +286,40 @@ def test_a_policy_in_the_step(policy):
 
     check_alike(ADAMW, keeping, rtol=1e-6)
     check_alike(ADAMW, keeping, rtol=1e-6, var_list=["encoder/b", "head"])
+
+
+def test_nothing_traced_is_left():
+    with jax.checking_leaks():
+        check_alike(gx.chain(CLIP, ADAMW), steps=1, rtol=1e-6)
+
+
+def test_several_models_at_once():
+    def both(kind):
+        params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params_of())
+        step = gx.make_step(gx.chain(CLIP, ADAMW), loss, update_in_backward=kind)
+        state = jax.vmap(gx.chain(CLIP, ADAMW).init)(params)
+        return jax.vmap(step, (0, 0, None))(params, state, TOKENS)
+
+    check_equal(both(True), both(False), rtol=1e-5)
+
+
+def test_trees_of_any_kind():
+    params = flax.core.freeze(params_of())
+    check_alike(ADAMW, params=params)
+    integers = {"w": params_of()["decoder"]["w"], "n": jnp.arange(LAYERS + 1), "none": None}
+    integers["empty"] = jnp.zeros((LAYERS + 1, 0))
+
+    def of_integers(params, tokens):
+        def of_layer(p, x):
+            return block({"w": p["w"]}, x) * (1.0 + p["n"].astype(x.dtype))
+
+        x = gx.scan_layers(of_layer, params["layers"], params["embed"][tokens], unroll=2)
+        return jnp.mean(x**2)
+
+    check_alike(ADAMW, of_integers, params={"embed": params_of()["embed"], "layers": integers})
+
+
+def test_wide_numbers():
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), params_of())
+        check_alike(gx.chain(CLIP, ADAMW), params=params, rtol=1e-12)

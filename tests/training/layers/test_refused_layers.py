@@ -151,6 +151,7 @@ def test_layers_are_refused():
         "lengths": ({"w": w, "b": jnp.ones((4, 8))}, "has 3 layers.*has 4"),
         "scalar": ({"w": w, "b": jnp.ones(())}, "it is a scalar"),
         "none": ({}, "at least one parameter"),
+        "no layer": ({"w": w[:0]}, "w of layers has no layer"),
     }.values():
         with pytest.raises(ValueError, match=message):
             gx.scan_layers(block, layers, jnp.ones((4, 8)))
@@ -170,3 +171,8 @@ def test_what_was_donated_is_named(kind):
         step(params, state, TOKENS)
     with pytest.raises(ValueError, match=r"params.*embed.*was donated"):
         step({**new, "embed": params["embed"]}, ADAMW.init(new), TOKENS)
+
+
+def test_sparse_gradients_are_refused():
+    with pytest.raises(ValueError, match="has dense gradients; leave sparse out"):
+        gx.make_step(ADAMW, loss, sparse=["embed"], update_in_backward=True)
