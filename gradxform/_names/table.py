@@ -137,7 +137,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.engine": {
         "gradxform.engine.calls": "compiled_calls",
         "gradxform.engine.chunks": "devices leaf_signature",
-        "gradxform.engine.cuts": "Cut among_zeros array_sum as_pieces by_columns columns_now cut_anew cut_at cuts_of cuts_rows_only exchange_now mean_over_pieces own_piece slot_dim slot_piece summing_over whole_shapes whole_slots",
+        "gradxform.engine.cuts": "Cut among_zeros array_sum as_pieces by_columns columns_now cut_anew cut_at cuts_of cuts_rows_only exchange_now mean_over_pieces own_piece places_of slot_dim slot_piece summing_over whole_shapes whole_slots",
         "gradxform.engine.in_place": "InPlace run_in_place",
         "gradxform.engine.lift": "PerLeaf check_addable check_gradient map_rows",
         "gradxform.engine.matrices": "Member grams_needed joined map_matrices parted rounded view_of widened",

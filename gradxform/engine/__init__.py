@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         exchange_now as exchange_now,
         mean_over_pieces as mean_over_pieces,
         own_piece as own_piece,
+        places_of as places_of,
         slot_dim as slot_dim,
         slot_piece as slot_piece,
         summing_over as summing_over,

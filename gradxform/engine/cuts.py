@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.engine.shards import held_anew
+from gradxform.engine.shards import held_anew, layer_axes
 from gradxform.errors import did_you_mean
 from gradxform.leaves import (
     Path,
@@ -162,6 +162,16 @@ def whole_shapes(tree: PyTree) -> PyTree:
     return map_with_paths(
         lambda path, x: jax.ShapeDtypeStruct(cut_at(path).whole(shape_of(x)), dtype_of(x)), tree
     )
+
+
+def places_of(tree: PyTree) -> tuple[PyTree, list[Cut], list[tuple[str, ...]]]:
+    """Return what `whole_shapes`, `cuts_of` and `layer_axes` do; the last is empty without stacks.
+
+    One call, since outside of jit a step asks for it once a rule.
+    """
+    if _PIECES.get() is None:
+        return tree, [UNCUT] * len(leaves_of(tree)), layer_axes(tree)
+    return whole_shapes(tree), cuts_of(tree), layer_axes(tree)
 
 
 def mean_over_pieces(shape: tuple[int, ...], cut: Cut) -> Callable[[Array, int], Array]:

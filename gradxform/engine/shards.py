@@ -112,11 +112,11 @@ def as_layers(are_layers: Mapping[Path, bool]) -> Iterator[str]:
 
 
 def layer_axes(tree: PyTree) -> list[tuple[str, ...]]:
-    """Return for each leaf the axes of the stacks of which it is a layer."""
+    """Return for each leaf the axes of the stacks of which it is a layer; [] without stacks."""
     now = _HELD.get()
-    paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
     if now is None or not now.layers:
-        return [()] * len(paths)
+        return []
+    paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
     return [tuple(name for name in _axes(path, now) if name in now.layers) for path in paths]
 
 

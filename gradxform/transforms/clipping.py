@@ -146,9 +146,9 @@ class ClipByPreviousGlobalNormState(NamedTuple):
 class clip_by_previous_global_norm(ScaledTogether):
     """Scale all updates down together if the norm of those before them exceeds a maximum.
 
-    Update rule, with |g_t| the Euclidean norm over every entry of the tree, and |g_0| = 0:
+    Update rule, with |g'| the Euclidean norm over every entry of the updates before, 0 at first:
 
-        u_t = g_t max_norm / max(|g_{t-1}|, max_norm)
+        u = g max_norm / max(|g'|, max_norm)
 
     This is not `clip_by_global_norm`: a single large gradient passes, and the one after it is
     scaled down. The factor is known before the first gradient is, so that a step that updates

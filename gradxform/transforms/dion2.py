@@ -134,7 +134,7 @@ class scale_by_dion2(Orthogonalizing):
         pickings = []
         layers = engine.layer_axes(tree)
         for i, (a, shape, cut) in enumerate(zip(axes, shapes, engine.cuts_of(tree), strict=True)):
-            view = engine.view_of(a, shape, False, cut)._replace(layers=layers[i])
+            view = engine.view_of(a, shape, False, cut)._replace(layers=layers[i] if layers else ())
             m = view.sides()[1]  # the shorter side: a tall matrix is turned
             groups = math.gcd(self.groups, m)
             how = _Picking(view, groups, share_of(m // groups, self.fraction), cut)

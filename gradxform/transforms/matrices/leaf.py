@@ -68,16 +68,15 @@ def arrays_with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
 
 def leaves_of(rule: Any, tree: PyTree) -> list[MatrixLeaf]:
     """Return how each leaf is made of matrices, for a `MatrixRule`."""
-    numbers, whole = rule.weight_dimension_numbers, engine.whole_shapes(tree)
-    cuts, layers = engine.cuts_of(tree), engine.layer_axes(tree)
+    numbers, (whole, cuts, layers) = rule.weight_dimension_numbers, engine.places_of(tree)
 
     def leaves() -> list[MatrixLeaf]:
         axes = axes_of_all(rule, numbers, whole)
-        each = zip(arrays_with_paths(tree), axes, cuts, layers, strict=True)
-        return [
-            leaf_of(jnp.shape(x), a, cut, rule.oriented).of_layers(along)
-            for (_, x), a, cut, along in each
-        ]
+        triples = zip(arrays_with_paths(tree), axes, cuts, strict=True)
+        plain = [leaf_of(jnp.shape(x), a, cut, rule.oriented) for (_, x), a, cut in triples]
+        if not layers:
+            return plain
+        return [x.of_layers(along) for x, along in zip(plain, layers, strict=True)]
 
     key = ("views", rule.oriented, *cuts, *layers)
     return numbers_of(rule, numbers, whole).once(key, leaves)
