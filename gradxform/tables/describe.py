@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import jax
 
+from gradxform import engine
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.base.methods import noted_init
 from gradxform.errors import name_of
-from gradxform.leaves import names_of, with_paths
+from gradxform.leaves import flatten_with_names, names_of, with_paths
+from gradxform.leaves.slot_dims import owner_of
 from gradxform.schedules import Schedule
 from gradxform.tables.group_table import GroupRow, group_rows, group_table
 from gradxform.tables.part_table import Row, SlotRow, part_table
@@ -27,6 +29,7 @@ from gradxform.wrappers.hyperparams.schedule_states import is_stateful
 from gradxform.wrappers.param_groups.groups import param_groups
 from gradxform.wrappers.param_groups.param_group import param_group
 from gradxform.wrappers.parts import inner_parts
+from gradxform.wrappers.stacked import stacked
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -295,6 +298,8 @@ class _PartRecorder:
         self.states: list[tuple[Place, PyTree, int]] = []
         self.rows: dict[Place, tuple[tuple[SlotRow, ...], int]] = {}
         self.held: dict[int, int] = {}  # bytes of a leaf on each device, by its id
+        self.layers: dict[int, int] = {}  # for how many layers a leaf stands, by its id
+        self.of_stacks: set[Place] = set()  # the parts whose state is that of all layers
 
     def copied(self, x: Any, place: Place) -> Any:
         """Return a copy of a transform that records its states."""
@@ -305,6 +310,8 @@ class _PartRecorder:
 
             init = functools.partial(x.init_with, inner_with)
             return self._recording(with_parts(x, (x.factory, x.arguments)), init, place)
+        if isinstance(x, stacked):
+            self.of_stacks.add(place)
         if isinstance(x, GradientTransformation):
             parts = [self._field(v, (*place, k)) for k, v in _described_fields(x).items()]
             copy = with_parts(x, parts) if parts else object.__new__(type(x))
@@ -342,11 +349,21 @@ class _PartRecorder:
 
         def record(params: Params) -> OptState:
             state = init(params)
+            if any(engine.layer_axes(params)):
+                self._note_layers(params, state)
             self.states.append((place, state, len(jax.tree.leaves(params))))
             return state
 
         object.__setattr__(copy, "init", record)
         return copy
+
+    def _note_layers(self, params: Params, state: OptState) -> None:
+        """Note which leaves of a state stand for those of all layers of a stack."""
+        paths = {path: None for path, _ in with_paths(params)}
+        for names, leaf in flatten_with_names(state)[0]:
+            owner, _ = owner_of(names, paths)
+            if owner is not None:
+                self.layers[id(leaf)] = engine.number_of_layers(owner)
 
     def assign(self) -> None:
         """Assign every leaf to the innermost part that returned it."""
@@ -359,7 +376,7 @@ class _PartRecorder:
             for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
                 if of_parts[id(leaf)]:
                     of_parts[id(leaf)] -= 1
-                else:
+                elif place not in self.of_stacks:
                     slots.setdefault(_described_field_of(path), []).append(leaf)
             outermost.append((place, state))
             rows = tuple(self._slot(name, xs) for name, xs in slots.items())
@@ -369,7 +386,8 @@ class _PartRecorder:
         dtypes = dict.fromkeys(str(jax.typeof(x).dtype) for x in leaves)
         held = [self.held.get(id(x)) for x in leaves]
         on_device = sum(n for n in held if n is not None) if None not in held else None
-        return SlotRow(name, tuple(dtypes), len(leaves), _described_bytes(leaves), on_device)
+        size = sum(self.layers.get(id(x), 1) * _described_bytes([x]) for x in leaves)
+        return SlotRow(name, tuple(dtypes), len(leaves), size, on_device)
 
     def slots(self, place: Place) -> tuple[tuple[SlotRow, ...], int | None]:
         """Return the slots of a part, and how many parameters it sees."""
