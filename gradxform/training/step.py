@@ -213,14 +213,19 @@ def make_step(
         soon as its gradient is known, so that no more than one is ever held.
 
     Raises:
-      TypeError: if `tx` is not a transform, or `loss_fn` not a function that hashes. When called,
-        as `compute_gradients` and `apply_gradients`.
+      TypeError: if `tx` is not a transform, `loss_fn` not a function that hashes, or
+        `update_in_backward` not a boolean. When called, as `compute_gradients` and
+        `apply_gradients`.
       ValueError: for `sparse` with `update_in_backward`. When called with `update_in_backward`: if
         the loss has no `scan_layers`, or has one where a layer cannot be updated there; if a part
         of `tx` cannot update layers one by one.
     """
     check_transform("make_step", tx, "tx")
     check_hashes("make_step", loss_fn)
+    if not isinstance(update_in_backward, bool):
+        raise TypeError(
+            must_be("make_step", "update_in_backward", "True or False", update_in_backward)
+        )
     if update_in_backward and sparse is not None:
         raise ValueError(
             "make_step: a step with update_in_backward=True has dense gradients; leave sparse out, "
@@ -346,7 +351,7 @@ def one_step(
     tx = put_live(tx, numbers.live) if numbers.live else tx
     scale = scale_of_loss(part, tx, state)
     if in_backward:
-        return _step_in_backward(asked, tx, numbers, params, state, batch, scale, more)
+        return _updating_layers(asked, tx, numbers, params, state, batch, scale, more)
     arguments = part, loss_fn, params, batch, differentiation, numbers.grad_loss
     out, grads = gradients_of(*arguments, scale)
     unscaled_grads = (
@@ -362,7 +367,7 @@ def one_step(
     return *applied_gradients(part, tx, grads, state, params, numbers.step, None, extra, False), out
 
 
-def _step_in_backward(
+def _updating_layers(
     asked: Asked,
     tx: Any,
     numbers: Numbers,

@@ -270,7 +270,7 @@ class _Parts(NamedTuple):
     leaves: list[Any]
     are_stacks: list[bool]
     treedef: Any
-    count: int | None  # of the layers; None if there is no stack
+    count: int | None  # of the layers; None without a stack
 
     @property
     def stacks(self) -> list[Any]:

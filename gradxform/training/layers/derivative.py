@@ -41,7 +41,7 @@ def scanned(
     types, x_type = types_of_layer((stack.params, xs)), jax.eval_shape(lambda a: a, x)
     # What the block has from elsewhere, such as other parameters, has cotangents of its own.
     block, from_elsewhere = jax.closure_convert(stack.call, types[0], x_type, types[1])
-    one = _Layer(step, scan, jax.tree.structure(stack.params), block, stack.policy)
+    one = _Differentiable(step, scan, jax.tree.structure(stack.params), block, stack.policy)
     y_type = jax.eval_shape(one.call, jax.tree.leaves(types[0]), x_type, types[1], from_elsewhere)[
         1
     ]
@@ -92,7 +92,7 @@ def scanned(
     return run(x, xs, from_elsewhere, token)
 
 
-class _Layer:
+class _Differentiable:
     """One layer of a scan: its function, and how it is differentiated."""
 
     def __init__(self, step: Updating, scan: Scan, treedef: Any, block: Any, policy: Any) -> None:

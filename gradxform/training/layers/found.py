@@ -57,7 +57,7 @@ class _Finding:
         # The equation by which `scans_of` sees where in the program the scan is.
         lax.optimization_barrier([self.leaves[i] for i in indices] + jax.tree.leaves(x))
         self.types.append([jnp.shape(a) for a in jax.tree.leaves(x)])
-        # A key is handed on: there are no zeros among keys.
+        # A key is handed on, since keys do not have zeros.
         new_x = jax.tree.map(lambda kind, a: a if _is_key(kind) else zeros_of(kind), x_type, x)
         if any(map(_is_key, jax.tree.leaves(y_type))):
             raise TypeError(f"{self.part}: y of {place} must not have keys; return numbers.")

@@ -82,7 +82,7 @@ def _count_of(params: Params) -> int:
     """Return how many layers are stacked.
 
     Raises:
-      ValueError: if there is no parameter, one is not stacked, or their lengths differ.
+      ValueError: without parameters; if one is not stacked, or their lengths differ.
     """
     leaves = arrays_in(params)
     if not leaves:
@@ -140,13 +140,17 @@ def scan_layers(
       What the last layer returned, or a pair of that and all `y`, stacked.
 
     Raises:
-      TypeError: if `block` is not a function, or returns an `x` of other shapes than it got.
+      TypeError: if `block` or `policy` is not a function, or `block` returns an `x` of other shapes
+        than it got.
       ValueError: if a parameter is not stacked, or the parameters are of different numbers of
         layers.
     """
     if not callable(block):
         raise TypeError(must_be("scan_layers", "block", "a function of a layer", block))
-    if not isinstance(unroll, int) or unroll < 1:
+    if policy is not None and not callable(policy):
+        rule = "a policy such as jax.checkpoint_policies.dots_saveable, or None"
+        raise TypeError(must_be("scan_layers", "policy", rule, policy))
+    if isinstance(unroll, bool) or not isinstance(unroll, int) or unroll < 1:
         raise ValueError(
             f"scan_layers: unroll must be an integer of at least 1, got {shown(unroll)}."
         )

@@ -36,7 +36,7 @@ class Stack:
         return jax.tree.leaves(leaf) if self.is_whole else [x for x, _ in rows_of(leaf)]
 
     def _shared(self, leaf: Any) -> list[Array]:
-        """Return what is no stack, such as a key: each layer finds it as it was, and sets it."""
+        """Return what all layers share, such as a key: each finds it as it was, and sets it."""
         stacks = self._stacks(leaf)
         return [x for x in jax.tree.leaves(leaf) if not any(x is stack for stack in stacks)]
 

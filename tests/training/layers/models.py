@@ -40,7 +40,7 @@ def loss(params, tokens):
 
 def trained(tx, loss_fn=loss, params=None, batch=(TOKENS,), steps=3, kinds=None, **options):
     """The parameters, the state and the last loss after some steps of these kinds."""
-    both = {kind: gx.make_step(tx, loss_fn, update_in_backward=kind, **options) for kind in (0, 1)}
+    both = [gx.make_step(tx, loss_fn, update_in_backward=k, **options) for k in (False, True)]
     p = jax.tree.map(jnp.copy, params_of() if params is None else params)
     s, out = jax.jit(tx.init)(p), None
     for kind in kinds or ():

@@ -159,6 +159,10 @@ def test_layers_are_refused():
         gx.scan_layers(lambda p, x, s: x, {"w": w}, jnp.ones(8), jnp.ones(4))
     with pytest.raises(ValueError, match="unroll must be an integer of at least 1"):
         gx.scan_layers(block, {"w": w}, jnp.ones(8), unroll=0)
+    with pytest.raises(TypeError, match="policy must be a policy such as"):
+        gx.scan_layers(block, {"w": w}, jnp.ones(8), policy="dots_saveable")
+    with pytest.raises(TypeError, match="update_in_backward must be True or False, got 'layers'"):
+        gx.make_step(ADAMW, loss, update_in_backward="layers")
     with pytest.raises(TypeError, match="block must be a function"):
         gx.scan_layers(None, {"w": w}, jnp.ones(8))
 
