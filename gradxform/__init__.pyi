@@ -205,6 +205,13 @@ from gradxform.optimizers.soap import soap as soap
 from gradxform.optimizers.sophia import sophia as sophia
 from gradxform.optimizers.spam import spam as spam, stable_spam as stable_spam
 from gradxform.optimizers.spectral_sphere import spectral_sphere as spectral_sphere
+from gradxform.optimizers.spectrum import (
+    aurora as aurora,
+    contra_muon as contra_muon,
+    muon_eq as muon_eq,
+    polar_grad as polar_grad,
+    soft_muon as soft_muon,
+)
 from gradxform.optimizers.splus import splus as splus
 from gradxform.optimizers.stable_adam import adam_atan2 as adam_atan2, stable_adamw as stable_adamw
 from gradxform.optimizers.step_size import polyak_sgd as polyak_sgd
@@ -368,6 +375,7 @@ from gradxform.transforms.apollo import (
     ScaleByApolloState as ScaleByApolloState,
     scale_by_apollo as scale_by_apollo,
 )
+from gradxform.transforms.aurora import scale_by_aurora as scale_by_aurora
 from gradxform.transforms.came import (
     ScaleByConfidenceState as ScaleByConfidenceState,
     scale_by_confidence as scale_by_confidence,
@@ -449,7 +457,10 @@ from gradxform.transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
-from gradxform.transforms.kept_norms import keep_matrix_norms as keep_matrix_norms
+from gradxform.transforms.kept_norms import (
+    floor_update_norm as floor_update_norm,
+    keep_matrix_norms as keep_matrix_norms,
+)
 from gradxform.transforms.kl_shampoo import (
     KLShampooState as KLShampooState,
     scale_by_kl_shampoo as scale_by_kl_shampoo,
@@ -637,8 +648,21 @@ from gradxform.transforms.spam import (
     clip_by_second_moment as clip_by_second_moment,
     warm_up_after_resets as warm_up_after_resets,
 )
+from gradxform.transforms.spectra import (
+    clip_spectrum as clip_spectrum,
+    contra_spectrum as contra_spectrum,
+    polynomial_spectrum as polynomial_spectrum,
+    power_spectrum as power_spectrum,
+    soft_spectrum as soft_spectrum,
+)
 from gradxform.transforms.spectral_sphere import (
     scale_by_spectral_sphere as scale_by_spectral_sphere,
+)
+from gradxform.transforms.spectrum import (
+    NeuronRmsState as NeuronRmsState,
+    ScaleBySpectrumState as ScaleBySpectrumState,
+    scale_by_neuron_rms as scale_by_neuron_rms,
+    scale_by_spectrum as scale_by_spectrum,
 )
 from gradxform.transforms.spikes import (
     AdaGCState as AdaGCState,

@@ -169,8 +169,8 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.linalg": {
         "gradxform.linalg.decompositions": "eigen one_by_one orthonormal spectral_norm",
-        "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize",
-        "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root symmetric_power",
+        "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize sum_of_iterates",
+        "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root square_roots symmetric_power",
         "gradxform.linalg.products": "HIGHEST frobenius_norm inner_products matmul matmul_in weighted_sum",
     },
     "gradxform.linalg.curvature": {
@@ -249,6 +249,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.spam": "spam stable_spam",
         "gradxform.optimizers.spectral_sphere": "spectral_sphere",
+        "gradxform.optimizers.spectrum": "aurora contra_muon muon_eq polar_grad soft_muon",
         "gradxform.optimizers.splus": "splus",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
@@ -337,6 +338,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
         "gradxform.transforms.amos": "StepByAmosState step_by_amos",
         "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
+        "gradxform.transforms.aurora": "scale_by_aurora",
         "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "ClipByPreviousGlobalNormState adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm clip_by_previous_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
@@ -353,7 +355,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
-        "gradxform.transforms.kept_norms": "keep_matrix_norms",
+        "gradxform.transforms.kept_norms": "floor_update_norm keep_matrix_norms",
         "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop scale_by_torch_laprop",
         "gradxform.transforms.layerwise": "ScaleByFirstSnrState ScaleByNovogradState add_norm_loss scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
@@ -392,7 +394,9 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
         "gradxform.transforms.spam": "AdaClipState AdaGNState ClipBySecondMomentState WarmUpAfterResetsState adaclip adagn clip_by_second_moment warm_up_after_resets",
+        "gradxform.transforms.spectra": "clip_spectrum contra_spectrum polynomial_spectrum power_spectrum soft_spectrum",
         "gradxform.transforms.spectral_sphere": "scale_by_spectral_sphere",
+        "gradxform.transforms.spectrum": "NeuronRmsState ScaleBySpectrumState scale_by_neuron_rms scale_by_spectrum",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
         "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
@@ -475,17 +479,17 @@ CONFIG_NAMES: dict[str, str] = {
         " adamaxw adamp adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam"
         " add_decayed_weights add_noise add_norm_loss add_sign add_truncated_noise ademamix adopt"
         " aggmo all_of amos amsgrad any_of apollo apollo_mini apply_every apply_if_finite asam"
-        " average_spatial_axes"
+        " aurora average_spatial_axes"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
-        " clip_by_previous_global_norm clip_by_raw_norm clip_by_second_moment cocob"
+        " clip_by_previous_global_norm clip_by_raw_norm clip_by_second_moment clip_spectrum cocob"
         " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
-        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
-        " count_updates cyclic_schedule"
+        " contra_muon cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule"
+        " cosine_sign_decay count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
         " dion2 distributed_shampoo dog dowg dpsgd"
         " ema estimate_diagonal exponential_decay external_step"
-        " factor_state flatten focus fourth_root freeze fromage ftrl"
+        " factor_state flatten floor_update_norm focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
         " grokfast_ema grokfast_ma gsam"
         " hutchinson_estimator_diag_hessian"
@@ -496,16 +500,16 @@ CONFIG_NAMES: dict[str, str] = {
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead looksam loss_scale"
         " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients"
-        " moment_blocks momo momo_adam monitor moving_average muon muon_labels muonclip"
+        " moment_blocks momo momo_adam monitor moving_average muon muon_eq muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 newton_cg"
         " noisy_sgd none_of normalize normalize_adaptively normalize_by_block_norm"
         " normalize_by_block_std normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates orthograd overwriting_average"
         " padam param_group param_groups partition path_matches piecewise_constant_schedule"
-        " piecewise_interpolate_schedule pnm polyak_sgd polynomial_schedule power_decay_rate"
-        " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
-        " proximal_sgd psgd_kron"
+        " piecewise_interpolate_schedule pnm polar_grad polyak_sgd polynomial_schedule"
+        " polynomial_spectrum power_decay_rate power_moving_average power_sign power_spectrum"
+        " prodigy product_schedule project proximal_adagrad proximal_sgd psgd_kron"
         " qhadam qhm qk_clip quantize_state query_key"
         " racs radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
         " reg_adagrad remove_radial reset_state restart_sign_decay reuse_sharpness rmsprop"
@@ -514,7 +518,7 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_adahessian scale_by_adai scale_by_adalite scale_by_adam scale_by_adam_atan2"
         " scale_by_adam_catching_up scale_by_adam_mini scale_by_adamax scale_by_adamuon"
         " scale_by_adan scale_by_adanorm scale_by_adapnm scale_by_adatam scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
+        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo scale_by_aurora"
         " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_confidence"
         " scale_by_curvature_diagonal scale_by_diffgrad scale_by_dion scale_by_dion2"
         " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
@@ -522,25 +526,26 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate scale_by_kl_shampoo"
         " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
         " scale_by_madgrad scale_by_mars scale_by_mean_side scale_by_muon scale_by_nadam"
-        " scale_by_newton_cg scale_by_normuon scale_by_novograd scale_by_optimistic_gradient"
-        " scale_by_padam scale_by_param_block_norm scale_by_param_block_rms scale_by_pnm"
-        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_qhadam scale_by_qhm"
-        " scale_by_radam scale_by_ranger21 scale_by_rectified_belief scale_by_rms"
-        " scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_shaped_adago scale_by_sign"
-        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
-        " scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stable_adam"
-        " scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_tf_amsgrad scale_by_torch_amsgrad"
-        " scale_by_torch_laprop scale_by_torch_radam scale_by_trust_ratio scale_by_yogi"
-        " scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_radam"
-        " schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai sgdp sgdr_schedule"
-        " sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes skip_not_finite sm3"
-        " snapshot soap sophia spam sparse_adagrad sparse_semantics spectral_sphere"
-        " split_real_and_imaginary splus stable_adamw stable_spam stacked state_dtype stateless"
-        " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
-        " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
-        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
-        " stochastic_weight_average subtract_surrogate_gap sum_of"
+        " scale_by_neuron_rms scale_by_newton_cg scale_by_normuon scale_by_novograd"
+        " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
+        " scale_by_param_block_rms scale_by_pnm scale_by_polyak scale_by_power_sign"
+        " scale_by_psgd_kron scale_by_qhadam scale_by_qhm scale_by_radam scale_by_ranger21"
+        " scale_by_rectified_belief scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss"
+        " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_shaped_adago"
+        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
+        " scale_by_soap scale_by_sophia scale_by_spectral_sphere scale_by_spectrum scale_by_splus"
+        " scale_by_stable_adam scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_tf_amsgrad"
+        " scale_by_torch_amsgrad scale_by_torch_laprop scale_by_torch_radam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw"
+        " schedule_free_radam schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
+        " sgdp sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap soft_muon sophia spam sparse_adagrad sparse_semantics"
+        " spectral_sphere split_real_and_imaginary splus stable_adamw stable_spam stacked"
+        " state_dtype stateless stateless_with_tree_map step_by_amos step_by_dadapt_adamw"
+        " step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo"
+        " step_by_momo_adam step_by_prodigy step_by_proximal_adagrad step_by_proximal_gradient"
+        " step_by_shampoo stochastic_rounding stochastic_weight_average subtract_surrogate_gap"
+        " sum_of"
         " tam tiger trace"
         " undo_norm_growth"
         " variable_clipping variable_names"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PRECONDITIONINGS as PRECONDITIONINGS,
         grams_needed as grams_needed,
         orthogonalize as orthogonalize,
+        sum_of_iterates as sum_of_iterates,
     )
     from gradxform.linalg.powers import (
         inverse_root as inverse_root,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         largest_eigenvalue as largest_eigenvalue,
         rounding as rounding,
         square_root as square_root,
+        square_roots as square_roots,
         symmetric_power as symmetric_power,
     )
     from gradxform.linalg.products import (

@@ -70,19 +70,10 @@ def orthogonalize(
     """
     tall = columns is None and x.shape[-2] > x.shape[-1]
     x = jnp.swapaxes(x, -1, -2) if tall else x  # a smaller A, and the same singular values
-    divide = PRECONDITIONINGS[preconditioning]
-    x, gram = divide(x, eps, columns)
-
+    x, gram = PRECONDITIONINGS[preconditioning](x, eps, columns)
     wide = x.dtype
-    dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
-    product = functools.partial(matmul_in, dtype=dtype, wide=wide)
-
-    def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
-        a, b, c = (cast(row[k], wide) for k in range(3))
-        if gram is None:
-            gram = product(x, adjoint(x))
-            gram = gram if columns is None else columns.total_hermitian(gram)
-        return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
+    dtype = _dtype_of_turns(x, dtype)
+    turn = functools.partial(_turn, wide=wide, dtype=dtype, columns=columns)
 
     m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
     if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
@@ -100,6 +91,72 @@ def orthogonalize(
             x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
     x = cast(x, wide)
     return jnp.swapaxes(x, -1, -2) if tall else x
+
+
+def sum_of_iterates(
+    x: Array,
+    coefficients: Array,
+    weights: Array,
+    preconditioning: str = "frobenius",
+    eps: Scalar = 1e-8,
+    dtype: Any = None,
+    columns: Columns | None = None,
+) -> tuple[Array, Array]:
+    """Return what `orthogonalize` returns, and a sum of the matrices on the way there.
+
+    The sum is w_0 X_0 + w_1 X_1 + ..., where X_0 is the divided `x`, and X_k what `k` turns make of
+    it. It has the singular vectors of `x`, and its singular values are the same sums.
+
+    Args:
+      x: as in `orthogonalize`, and not higher than wide.
+      coefficients: `(turns, 3)`.
+      weights: `(turns + 1,)`.
+      preconditioning: as in `orthogonalize`.
+      eps: as in `orthogonalize`.
+      dtype: as in `orthogonalize`; the sum stays in that of `x`.
+      columns: as in `orthogonalize`.
+    """
+    x, gram = PRECONDITIONINGS[preconditioning](x, eps, columns)
+    wide, weights = x.dtype, cast(weights, x.dtype)
+    dtype = _dtype_of_turns(x, dtype)
+    turn = functools.partial(_turn, wide=wide, dtype=dtype, columns=columns)
+
+    def step(carry: tuple[Array, Array], rows: tuple[Array, Array]) -> tuple[Any, None]:
+        x = turn(carry[0], rows[0])
+        return (x, carry[1] + rows[1] * cast(x, wide)), None
+
+    total, x = weights[0] * x, cast(x, dtype)
+    if gram is not None:
+        x = turn(x, coefficients[0], gram)
+        total = total + weights[1] * cast(x, wide)
+        coefficients, weights = coefficients[1:], weights[1:]
+    if coefficients.shape[0]:
+        rows, carry = (coefficients, weights[1:]), (x, total)
+        carry = settled_carry(lambda c: step(c, (coefficients[0], weights[1]))[0], carry, rows)
+        x, total = lax.scan(step, carry, rows)[0]
+    return cast(x, wide), total
+
+
+def _dtype_of_turns(x: Array, dtype: Any) -> Any:
+    return x.dtype if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
+
+
+def _turn(
+    x: Array,
+    row: Array,
+    gram: Array | None = None,
+    *,
+    wide: Any,
+    dtype: Any,
+    columns: Columns | None,
+) -> Array:
+    """Return the matrices after one turn of the iteration."""
+    product = functools.partial(matmul_in, dtype=dtype, wide=wide)
+    a, b, c = (cast(row[k], wide) for k in range(3))
+    if gram is None:
+        gram = product(x, adjoint(x))
+        gram = gram if columns is None else columns.total_hermitian(gram)
+    return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
 
 
 # How many times longer than wide a matrix is for the iteration on the Gram matrix to pay, and after

@@ -49,9 +49,14 @@ def symmetric_power(a: Array, exponent: Scalar, ridge: Scalar = 0.0) -> Array:
 
 
 def square_root(a: Array) -> Array:
-    """Return the square root of symmetric positive definite matrices, by matrix products only.
+    """Return the square root of symmetric positive definite matrices; see `square_roots`."""
+    return square_roots(a)[0]
 
-    The coupled Newton-Schulz iteration: from Y = A / |A|, Z = I,
+
+def square_roots(a: Array) -> tuple[Array, Array]:
+    """Return the square root of symmetric positive definite matrices, and its inverse.
+
+    By matrix products only: the coupled Newton-Schulz iteration: from Y = A / |A|, Z = I,
 
         T = (3 I - Z Y) / 2;    Y <- Y T;    Z <- T Z
 
@@ -71,8 +76,9 @@ def square_root(a: Array) -> Array:
         t = (3 * identity - zy) / 2
         return matmul(y, t), matmul(t, z), zy - identity
 
-    root, _ = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
-    return root * jnp.sqrt(norm)
+    root, inverse = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
+    size = jnp.sqrt(norm)
+    return root * size, inverse / size
 
 
 def inverse_root(a: Array, p: int) -> Array:

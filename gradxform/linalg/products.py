@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._jax.versions import platform_of, settled_carry, zeros_of
-from gradxform.numerics import cast
+from gradxform.numerics import cast, over
 from gradxform.numerics.overflow import quotient_by_shared
 from gradxform.numerics.roots import root
 from gradxform.types import Array
@@ -182,6 +182,11 @@ def frobenius_norm(a: Array, columns: Columns | None = None) -> Array:
     """Return the Frobenius norm, real, `(..., 1, 1)`, without overflow or underflow of squares."""
     largest, share = norm_in_parts(a, columns)
     return largest * share
+
+
+def with_largest_one(a: Array) -> Array:
+    """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
+    return over(a, largest_entry(a), 0)
 
 
 def norm_in_parts(a: Array, columns: Columns | None = None) -> tuple[Array, Array]:

@@ -124,6 +124,13 @@ from gradxform.optimizers.soap import soap as soap
 from gradxform.optimizers.sophia import sophia as sophia
 from gradxform.optimizers.spam import spam as spam, stable_spam as stable_spam
 from gradxform.optimizers.spectral_sphere import spectral_sphere as spectral_sphere
+from gradxform.optimizers.spectrum import (
+    aurora as aurora,
+    contra_muon as contra_muon,
+    muon_eq as muon_eq,
+    polar_grad as polar_grad,
+    soft_muon as soft_muon,
+)
 from gradxform.optimizers.splus import splus as splus
 from gradxform.optimizers.stable_adam import adam_atan2 as adam_atan2, stable_adamw as stable_adamw
 from gradxform.optimizers.step_size import polyak_sgd as polyak_sgd

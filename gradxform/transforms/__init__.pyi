@@ -87,6 +87,7 @@ from gradxform.transforms.apollo import (
     ScaleByApolloState as ScaleByApolloState,
     scale_by_apollo as scale_by_apollo,
 )
+from gradxform.transforms.aurora import scale_by_aurora as scale_by_aurora
 from gradxform.transforms.came import (
     ScaleByConfidenceState as ScaleByConfidenceState,
     scale_by_confidence as scale_by_confidence,
@@ -168,7 +169,10 @@ from gradxform.transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
-from gradxform.transforms.kept_norms import keep_matrix_norms as keep_matrix_norms
+from gradxform.transforms.kept_norms import (
+    floor_update_norm as floor_update_norm,
+    keep_matrix_norms as keep_matrix_norms,
+)
 from gradxform.transforms.kl_shampoo import (
     KLShampooState as KLShampooState,
     scale_by_kl_shampoo as scale_by_kl_shampoo,
@@ -356,8 +360,21 @@ from gradxform.transforms.spam import (
     clip_by_second_moment as clip_by_second_moment,
     warm_up_after_resets as warm_up_after_resets,
 )
+from gradxform.transforms.spectra import (
+    clip_spectrum as clip_spectrum,
+    contra_spectrum as contra_spectrum,
+    polynomial_spectrum as polynomial_spectrum,
+    power_spectrum as power_spectrum,
+    soft_spectrum as soft_spectrum,
+)
 from gradxform.transforms.spectral_sphere import (
     scale_by_spectral_sphere as scale_by_spectral_sphere,
+)
+from gradxform.transforms.spectrum import (
+    NeuronRmsState as NeuronRmsState,
+    ScaleBySpectrumState as ScaleBySpectrumState,
+    scale_by_neuron_rms as scale_by_neuron_rms,
+    scale_by_spectrum as scale_by_spectrum,
 )
 from gradxform.transforms.spikes import (
     AdaGCState as AdaGCState,

@@ -1,4 +1,4 @@
-"""Matrices that keep their norm."""
+"""Norms of matrices: kept by every step, or a bound from below on the norm of the step."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from gradxform import linalg
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
-from gradxform.linalg.products import largest_entry
+from gradxform.linalg.products import largest_entry, with_largest_one
 from gradxform.numerics import over
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.types import Array, Choice, StaticTree, Updates
+from gradxform.types import Array, Choice, NonNegative, StaticTree, Updates
 
 _AXES = {"frobenius": (-2, -1), "rows": (-1,), "columns": (-2,)}
 KEPT_NORMS = (*_AXES, "spectral")
@@ -90,7 +90,7 @@ class keep_matrix_norms(ArrayRule):
         before, after = axes.to_matrices(p), axes.to_matrices(p + g)
         if whole.rows or whole.columns:
             return axes.from_matrices(self._on_devices(before, after, whole), p.shape)
-        old, new = _scaled(before), _scaled(after)
+        old, new = with_largest_one(before), with_largest_one(after)
         size, length = self._norm(old) * largest_entry(before), self._norm(new)
         target = jnp.where(length == 0, before, over(size * new, length, 0))
         return axes.from_matrices(target - before, p.shape)
@@ -109,6 +109,55 @@ class keep_matrix_norms(ArrayRule):
         return norm(x, _AXES[self.norm])
 
 
-def _scaled(x: Array) -> Array:
-    """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
-    return over(x, largest_entry(x), 0)
+@transform
+class floor_update_norm(ArrayRule):
+    """Lengthen the updates of matrices that are short for the size of the matrix.
+
+    Update rule, with |x| the Frobenius norm of a matrix:
+
+        u = g max(1, ratio |p| / |g|)
+
+    As a matrix grows, its steps stay at least so long, relative to it, times the learning rate that
+    comes after. That is what weight decay is for, and it replaces it. A matrix without a gradient
+    does not move.
+
+    Args:
+      ratio: the least |u| / |p|, at least 0.
+      weight_dimension_numbers: as in `keep_matrix_norms`.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at
+        update, if no parameters are given.
+
+    Reference: modded-nanogpt, optimization track, pull request 274, 2026, the u/w floor.
+    """
+
+    ratio: NonNegative = 0.35
+    weight_dimension_numbers: StaticTree = None
+
+    State = EmptyState
+    locality = "array"
+    needs_params = True
+    sees_pieces = True
+
+    def __post_init__(self):
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params):
+        """Return an empty state."""
+        self.statics(params)
+        return EmptyState()
+
+    def statics(self, updates: Updates) -> list[Any]:
+        """Return for every leaf which of its axes make a matrix, and how it is divided."""
+        return wholes_of(self, self.weight_dimension_numbers, updates, leaves_out=True)
+
+    def rule(self, g, p, whole):
+        """Return the update, lengthened where it is short."""
+        if whole is None or not p.size:
+            return g
+        matrices = whole.axes.to_matrices(p), whole.axes.to_matrices(g)
+        size, length = whole_norms(matrices, (-2, -1), whole.rows + whole.columns)
+        least = self.ratio * size
+        longer = over(matrices[1], length, 0) * least
+        return whole.axes.from_matrices(jnp.where(length < least, longer, matrices[1]), p.shape)

@@ -70,6 +70,30 @@ def polar_express(turns: int) -> tuple[tuple[float, float, float], ...]:
     return tuple((safe + [last] * turns)[:turns])
 
 
+def checked_coefficients(part: Any, name: str) -> tuple[Any, ...]:
+    """Return the coefficients in a field as a tuple of numbers, or of tuples of numbers."""
+    x = getattr(part, name)
+    try:
+        table: Any = np.asarray(x, np.float64)
+    except (TypeError, ValueError):
+        table = np.zeros(0)
+    good = table.shape == (3,) or (table.ndim == 2 and table.shape[1] == 3 and len(table))
+    words = any(isinstance(number, str | bool) for number in jax.tree.leaves(x))
+    if words or not good or not np.isfinite(table).all():
+        raise ValueError(must_be(part, name, "three numbers, or three for each turn", x))
+    return tuple(tuple(x) if isinstance(x, list) else x for x in table.tolist())
+
+
+def check_turns(part: Any) -> None:
+    """Require as many turns as there are rows of coefficients, or more."""
+    rows = len(part.ns_coeffs)
+    several = isinstance(part.ns_coeffs[0], tuple) and not is_live(part.ns_steps)
+    if several and rows > part.ns_steps:
+        raise ValueError(
+            f"{name_of(part)}: ns_coeffs has {rows} turns, ns_steps allows {part.ns_steps}."
+        )
+
+
 # Rows by name, for a number of turns.
 NS_ROWS = {"polar_express": polar_express}
 
@@ -154,7 +178,7 @@ class scale_by_muon(MatrixRule):
     set_by = (("ns_coeffs", "ns_coeffs"),)
 
     def __post_init__(self):
-        object.__setattr__(self, "ns_coeffs", self._coefficients())
+        object.__setattr__(self, "ns_coeffs", checked_coefficients(self, "ns_coeffs"))
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
         require_one_of(self, "iteration", ("direct", "gram"))
         check_compute_dtype(self)
@@ -164,26 +188,7 @@ class scale_by_muon(MatrixRule):
                 "compute_dtype, or use 'direct'."
             )
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
-        rows = len(self.ns_coeffs)
-        several = isinstance(self.ns_coeffs[0], tuple) and not is_live(self.ns_steps)
-        if several and rows > self.ns_steps:
-            raise ValueError(
-                f"{name_of(self)}: ns_coeffs has {rows} turns, ns_steps allows {self.ns_steps}."
-            )
-
-    def _coefficients(self) -> tuple[Any, ...]:
-        """Return the coefficients as a tuple of numbers, or of tuples of numbers."""
-        try:
-            table: Any = np.asarray(self.ns_coeffs, np.float64)
-        except (TypeError, ValueError):
-            table = np.zeros(0)
-        good = table.shape == (3,) or (table.ndim == 2 and table.shape[1] == 3 and len(table))
-        words = any(isinstance(x, str | bool) for x in jax.tree.leaves(self.ns_coeffs))
-        if words or not good or not np.isfinite(table).all():
-            raise ValueError(
-                must_be(self, "ns_coeffs", "three numbers, or three for each turn", self.ns_coeffs)
-            )
-        return tuple(tuple(x) if isinstance(x, list) else x for x in table.tolist())
+        check_turns(self)
 
     def init(self, params):
         """Return an average of zeros, and the coefficients."""
@@ -211,8 +216,7 @@ class scale_by_muon(MatrixRule):
         self, g: Array, m: Array, p: Array | None, of_m: Scalar, of_g: Scalar, *_: Any
     ) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        m = self.beta * m + (1 - self.beta) * g
-        return of_m * m + of_g * g if self.nesterov else of_m * m, m
+        return averaged(self, g, m, of_m, of_g)
 
     def rule(self, a, _m, _g, coefficients, turns):
         """Return matrices with the same singular vectors, and singular values near 1."""
@@ -254,6 +258,12 @@ def weights_of(rule: Any, count: Array) -> tuple[Scalar, Scalar]:
         return now, jnp.zeros((), scalar_dtype())
     then = bias_correction(rule.beta, safe_increment(count)) if rule.debias else one
     return rule.beta * then, (1 - rule.beta) * now
+
+
+def averaged(rule: Any, g: Array, m: Array, of_m: Scalar, of_g: Scalar) -> tuple[Array, Array]:
+    """Return what is orthogonalized, and the average, by the weights of `weights_of`."""
+    m = rule.beta * m + (1 - rule.beta) * g
+    return of_m * m + of_g * g if rule.nesterov else of_m * m, m
 
 
 def _muon_by_dual_norm(u: Array, a: Array, *_: Any) -> Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform import engine, linalg
 from gradxform.base import EmptyState, transform
-from gradxform.errors import name_of, require_at_least, require_one_of
+from gradxform.errors import require_at_least, require_one_of
 from gradxform.numerics import over
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.dimensions import (
@@ -18,7 +18,7 @@ from gradxform.transforms.matrices.dimensions import (
 )
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
-from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
+from gradxform.transforms.muon import NS_COEFFS, check_turns, checked_coefficients
 from gradxform.types import Array, DType, NonNegative, Scalar, Size, StaticTree
 
 
@@ -40,11 +40,8 @@ class Orthogonalizing(MatrixRule):
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
         check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
-        try:
-            coefficients = scale_by_muon(self.ns_coeffs, self.ns_steps).ns_coeffs
-        except ValueError as error:
-            raise ValueError(str(error).replace("scale_by_muon", name_of(self), 1)) from None
-        object.__setattr__(self, "ns_coeffs", coefficients)
+        object.__setattr__(self, "ns_coeffs", checked_coefficients(self, "ns_coeffs"))
+        check_turns(self)
 
     def orthogonal(self, a: Array) -> Array:
         """Return matrices with the same singular vectors, and singular values near 1."""

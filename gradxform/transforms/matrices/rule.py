@@ -100,7 +100,7 @@ class MatrixRule(Transform):
     decomposes: bool = False
     rule_in_place: Any = None
     goes_in_place: Any = None
-    oriented: bool = False
+    oriented: Any = False
     needs_params = False
     handles_complex = False
     weight_dimension_numbers: Any = None
