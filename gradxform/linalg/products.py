@@ -198,6 +198,11 @@ def norm_in_parts(a: Array, columns: Columns | None = None) -> tuple[Array, Arra
 
 
 def largest_entry(a: Array, columns: Columns | None = None) -> Array:
-    """Return the largest absolute value of each matrix, real, `(..., 1, 1)`."""
-    largest = jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True, initial=0)
+    """Return the largest absolute value of each matrix, real, `(..., 1, 1)`, for a constant.
+
+    What is divided by it is multiplied by it again, or has its scale taken away, so that nothing
+    depends on its derivative. That is 0 / 0 where XLA computes an entry twice, with two roundings,
+    and none is the largest.
+    """
+    largest = jnp.max(jnp.abs(lax.stop_gradient(a)), axis=(-2, -1), keepdims=True, initial=0)
     return largest if columns is None else columns.largest(largest)

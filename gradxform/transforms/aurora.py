@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import transform
+from gradxform.errors import require_at_least
 from gradxform.linalg.products import with_largest_one
 from gradxform.numerics.roots import norm
 from gradxform.slots import zeros_like
@@ -15,7 +16,7 @@ from gradxform.transforms.momentum import TraceState
 from gradxform.transforms.muon import averaged
 from gradxform.transforms.orthogonal import Orthogonalizing
 from gradxform.transforms.spectra import SIMPLE_TURN
-from gradxform.types import Array, Decay, DType, PositiveInt, PositiveShare, Size
+from gradxform.types import Array, Decay, DType, PositiveShare, Size
 
 
 @transform
@@ -56,7 +57,7 @@ class scale_by_aurora(Orthogonalizing):
 
     beta: Decay = 0.95
     mu_dtype: DType = None
-    iterations: PositiveInt = field(default=2, kw_only=True)
+    iterations: Size = field(default=2, kw_only=True)
     damping: PositiveShare = field(default=0.5, kw_only=True)
     nesterov: bool = field(default=True, kw_only=True)
     ns_coeffs: tuple[Any, ...] = field(default=SIMPLE_TURN, kw_only=True)
@@ -64,6 +65,10 @@ class scale_by_aurora(Orthogonalizing):
 
     State = TraceState
     averages_of = (("trace", "g"),)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_at_least(self, 1, "iterations")
 
     def init(self, params):
         """Return an average of zeros."""

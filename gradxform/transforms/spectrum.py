@@ -10,6 +10,7 @@ from gradxform.base import transform
 from gradxform.errors import must_be, require_one_of
 from gradxform.linalg.products import frobenius_norm, gram_of, largest_entry, with_largest_one
 from gradxform.numerics import cast, over, safe_increment, scalar, value_at
+from gradxform.numerics.overflow import saturated
 from gradxform.numerics.roots import norm, root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.matrices.dimensions import (
@@ -170,7 +171,7 @@ class scale_by_spectrum(MatrixRule):
         x = jnp.swapaxes(x, -1, -2) if tall else x
         last, u = self._replaced(self.spectrum, x, weights)
         if self.to is not None:
-            last, u2 = self._replaced(self.to, x, weights_to)
+            _, u2 = self._replaced(self.to, x, weights_to)
             u = self._sized(u + cast(share, u.dtype) * (u2 - u), last)
         if self.adaptive:
             b = jnp.swapaxes(a, -1, -2) if tall else a
@@ -201,11 +202,12 @@ class scale_by_spectrum(MatrixRule):
 
     def _equal(self, a: Array) -> Array:
         """Return matrices whose rows or columns, or both, are divided by their norms."""
-        largest = largest_entry(a)
-        x = shares = over(a, largest, 0)  # whose squares neither overflow nor vanish
+        x, largest = a, largest_entry(a)
+        shares = over(a, largest, 0)  # whose squares neither overflow nor vanish
         least = over(cast(jnp.sqrt(scalar(self.eps)), a.dtype), largest, 0)
         for axis in _EQUAL[self.equilibrate or ""]:
-            x = over(x, jnp.hypot(norm(shares, axis), least), 0)
+            length = saturated(jnp.hypot(norm(shares, axis), least) * largest)
+            x = over(x, length, 0)
         return x
 
     def grams_needed(self, m: int, n: int) -> int | None:
