@@ -111,8 +111,16 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
     ),
     "scale_by_aurora": Case(
-        masked(gx.scale_by_aurora, beta=0.5, eps=0.3, iterations=3, damping=0.3, nesterov=False),
-        ref.only(matrix, ref.aurora(0.5, 3, 0.3, 0.3, nesterov=False)),
+        masked(
+            gx.scale_by_aurora,
+            beta=0.5,
+            eps=0.3,
+            ns_steps=3,
+            iterations=3,
+            damping=0.3,
+            nesterov=False,
+        ),
+        ref.only(matrix, ref.aurora(0.5, 3, 0.3, 0.3, False, ref.SIMPLE[:3])),
         **FEW,
     ),
 }
