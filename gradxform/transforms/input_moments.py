@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import linalg
+from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import did_you_mean, name_of
 from gradxform.leaves import is_hole, path_str, require_params, with_paths
@@ -15,7 +15,9 @@ from gradxform.leaves.states import check_state
 from gradxform.linalg.products import identity_like
 from gradxform.numerics import at_least_float32, cast, safe_increment
 from gradxform.slots import zero_count
+from gradxform.transforms.matrices.axes import MatrixAxes
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.leaf import leaves_of
 from gradxform.transforms.matrices.rule import MatrixRule
 from gradxform.types import Array, Decay, MatrixSlot, NonNegative, PositiveInt, StaticTree
 
@@ -131,21 +133,23 @@ class precondition_by_inputs(MatrixRule):
         """Return the state with the moments of this step in the averages, if they are due."""
         due = safe_increment(state.count) % self.update_interval == 0
         moments, structure = jax.tree.flatten(state.moment)
-        given = iter(_by_leaf(self, input_moments, params))
+        views = [leaf.members[0] for leaf in leaves_of(self, params)]
+        given = zip(_by_leaf(self, input_moments, params), views, strict=True)
         known = []
 
         def make(b: int, n: int, k: int, dtype: Any) -> Array:
-            path, x = next(given)
+            (path, x), view = next(given)
             known.append(x is not None)
             if x is None:
                 return jnp.zeros((b, n, n), dtype)
+            x = _of_own_matrices(jnp.asarray(x), view)
             if jnp.shape(x) not in ((n, n), (b, n, n)):
                 raise ValueError(
                     f"{name_of(self)}: the moment of {path_str(path)} has shape {jnp.shape(x)}; "
                     f"its {n} inputs need ({n}, {n}), or ({b}, {n}, {n}). Give "
                     "input_moment(x) of the inputs x."
                 )
-            return jnp.broadcast_to(cast(jnp.asarray(x), dtype), (b, n, n))
+            return jnp.broadcast_to(cast(x, dtype), (b, n, n))
 
         new = jax.tree.leaves(self.matrix_slots(params, make))
         triples = zip(moments, new, known, strict=True)
@@ -166,6 +170,19 @@ class precondition_by_inputs(MatrixRule):
 
         inverse = lax.cond(due > 0, renewed, lambda: inverse)
         return linalg.matmul(inverse, g), moment, inverse
+
+
+def _of_own_matrices(x: Array, view: Any) -> Array:
+    """Return the moments of this device's matrices, where a stack is cut along its layers."""
+    axes = view.axes
+    if not view.cut.cuts or view.place != "here" or not isinstance(axes, MatrixAxes):
+        return x
+    if x.ndim < 3 or len(x) != view.count():
+        return x
+    whole = view.cut.whole(view.shape)
+    small = tuple(n if i in axes.batch else 1 for i, n in enumerate(whole))
+    numbers = axes.from_matrices(jnp.arange(len(x))[:, None, None], small)
+    return x[axes.to_matrices(engine.own_piece(numbers, view.cut))[:, 0, 0]]
 
 
 def _by_leaf(part: Any, moments: Any, params: Any) -> list[tuple[Any, Any]]:
