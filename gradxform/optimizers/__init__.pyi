@@ -70,6 +70,7 @@ from gradxform.optimizers.gradient_change import (
     rprop as rprop,
 )
 from gradxform.optimizers.grokfast import grokfast_adamw as grokfast_adamw
+from gradxform.optimizers.input_moments import newton_muon as newton_muon
 from gradxform.optimizers.kl_shampoo import kl_shampoo as kl_shampoo
 from gradxform.optimizers.laprop import laprop as laprop
 from gradxform.optimizers.layerwise import (
@@ -90,7 +91,6 @@ from gradxform.optimizers.muon import muon as muon
 from gradxform.optimizers.muonclip import muonclip as muonclip
 from gradxform.optimizers.muown import muown as muown
 from gradxform.optimizers.newton_cg import newton_cg as newton_cg
-from gradxform.optimizers.newton_muon import newton_muon as newton_muon
 from gradxform.optimizers.noise import noisy_sgd as noisy_sgd
 from gradxform.optimizers.normalization import normalized_sgd as normalized_sgd
 from gradxform.optimizers.normuon import adamuon as adamuon, normuon as normuon
@@ -126,9 +126,9 @@ from gradxform.optimizers.soap import soap as soap
 from gradxform.optimizers.sophia import sophia as sophia
 from gradxform.optimizers.spam import spam as spam, stable_spam as stable_spam
 from gradxform.optimizers.spectral_sphere import spectral_sphere as spectral_sphere
-from gradxform.optimizers.spel import spel as spel
 from gradxform.optimizers.splus import splus as splus
 from gradxform.optimizers.stable_adam import adam_atan2 as adam_atan2, stable_adamw as stable_adamw
 from gradxform.optimizers.step_size import polyak_sgd as polyak_sgd
+from gradxform.optimizers.stiefel import spel as spel
 from gradxform.optimizers.tam import adatam as adatam, tam as tam
 from gradxform.optimizers.toward_sgd import adabound as adabound, padam as padam

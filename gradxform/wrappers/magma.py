@@ -84,6 +84,8 @@ class magma(Transform):
     Differs from the paper in that m is its own, and not the average of the inner optimizer. The
     paper's first score is not known here; 1 is that of magma-optimizer.
 
+    Of its own kind: it changes each array of a step, and remembers something of each.
+
     Wrap it in `distributed.tower`, not the other way around, so that all replicas draw alike.
 
     Args:

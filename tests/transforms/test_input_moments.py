@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import gradxform as gx
+
+pytestmark = pytest.mark.numeric
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(5, 8, 3)) * [0.1, 1.0, 4.0], jnp.float32)

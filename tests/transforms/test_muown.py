@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import gradxform as gx
 from gradxform.testing import random_gradients
+
+pytestmark = pytest.mark.numeric
 
 RNG = np.random.default_rng(0)
 PARAMS = {"w": jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)}

@@ -8,6 +8,8 @@ import pytest
 import gradxform as gx
 from gradxform.testing import random_gradients
 
+pytestmark = pytest.mark.numeric
+
 SHAPES = {"tall": (7, 3), "wide": (3, 7), "square": (5, 5)}
 
 

@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import gradxform as gx
 from gradxform.testing import random_gradients
+
+pytestmark = pytest.mark.numeric
 
 PARAMS = {f"w{i}": jnp.ones((3, 2)) for i in range(8)}
 INNER = gx.adam(0.1)
