@@ -27,6 +27,7 @@ LEFT_OUT = {
     "muonclip": "needs the logits of attention layers",
     "newton_muon": "needs the moments of the inputs of layers",
     "optimistic_adam": "is the deprecated form of optimistic_adam_v2",
+    "spel": "keeps matrices orthogonal, which makes the problem another one",
 }
 # Optax's own, which must take the steps that ours take.
 CONTROL = (
