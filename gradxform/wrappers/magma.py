@@ -81,8 +81,8 @@ class magma(Transform):
 
     Leave embeddings out: `partition({"blocks": magma(tx), "embeddings": tx}, ...)`.
 
-    Differs from the paper in that m is its own, and not the average of the inner optimizer. The
-    paper's first score is not known here; 1 is that of magma-optimizer.
+    Differs from the paper in that m is its own, and not the average of the inner optimizer. Codes
+    begin the score at 1 or at 0.5, which no longer matters after some 30 steps.
 
     Of its own kind: it changes each array of a step, and remembers something of each.
 
