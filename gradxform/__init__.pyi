@@ -151,6 +151,7 @@ from gradxform.optimizers.gradient_change import (
     rprop as rprop,
 )
 from gradxform.optimizers.grokfast import grokfast_adamw as grokfast_adamw
+from gradxform.optimizers.input_moments import newton_muon as newton_muon
 from gradxform.optimizers.kl_shampoo import kl_shampoo as kl_shampoo
 from gradxform.optimizers.laprop import laprop as laprop
 from gradxform.optimizers.layerwise import (
@@ -169,6 +170,7 @@ from gradxform.optimizers.momentum import aggmo as aggmo, sgd as sgd, sgdw as sg
 from gradxform.optimizers.momo import momo as momo, momo_adam as momo_adam
 from gradxform.optimizers.muon import muon as muon
 from gradxform.optimizers.muonclip import muonclip as muonclip
+from gradxform.optimizers.muown import muown as muown
 from gradxform.optimizers.newton_cg import newton_cg as newton_cg
 from gradxform.optimizers.noise import noisy_sgd as noisy_sgd
 from gradxform.optimizers.normalization import normalized_sgd as normalized_sgd
@@ -215,6 +217,7 @@ from gradxform.optimizers.spectrum import (
 from gradxform.optimizers.splus import splus as splus
 from gradxform.optimizers.stable_adam import adam_atan2 as adam_atan2, stable_adamw as stable_adamw
 from gradxform.optimizers.step_size import polyak_sgd as polyak_sgd
+from gradxform.optimizers.stiefel import spel as spel
 from gradxform.optimizers.tam import adatam as adatam, tam as tam
 from gradxform.optimizers.toward_sgd import adabound as adabound, padam as padam
 from gradxform.projections import polytopes as polytopes
@@ -457,6 +460,11 @@ from gradxform.transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
+from gradxform.transforms.input_moments import (
+    PreconditionByInputsState as PreconditionByInputsState,
+    input_moment as input_moment,
+    precondition_by_inputs as precondition_by_inputs,
+)
 from gradxform.transforms.kept_norms import (
     floor_update_norm as floor_update_norm,
     keep_matrix_norms as keep_matrix_norms,
@@ -535,6 +543,7 @@ from gradxform.transforms.muon import (
     scale_by_muon as scale_by_muon,
     scale_by_shape as scale_by_shape,
 )
+from gradxform.transforms.muown import MuownState as MuownState, step_by_muown as step_by_muown
 from gradxform.transforms.newton_cg import (
     NewtonCGInfo as NewtonCGInfo,
     ScaleByNewtonCGState as ScaleByNewtonCGState,
@@ -688,6 +697,10 @@ from gradxform.transforms.step_size import (
     scale_by_distance_over_gradients as scale_by_distance_over_gradients,
     scale_by_polyak as scale_by_polyak,
 )
+from gradxform.transforms.stiefel import (
+    keep_orthogonal as keep_orthogonal,
+    project_to_tangent as project_to_tangent,
+)
 from gradxform.transforms.tam import (
     ScaleByAdaTamState as ScaleByAdaTamState,
     ScaleByTamState as ScaleByTamState,
@@ -808,6 +821,7 @@ from gradxform.wrappers.low_rank.galore import (
     GaLoreState as GaLoreState,
     scale_by_galore as scale_by_galore,
 )
+from gradxform.wrappers.magma import MagmaState as MagmaState, magma as magma
 from gradxform.wrappers.mars import mars as mars
 from gradxform.wrappers.mechanize import MechanicState as MechanicState, mechanize as mechanize
 from gradxform.wrappers.monitor import (

@@ -25,7 +25,9 @@ MULTIPLES = tuple(10 ** (k / 2) for k in range(-4, 4))
 LEFT_OUT = {
     "dpsgd": "takes one gradient for each example, and its noise is for privacy",
     "muonclip": "needs the logits of attention layers",
+    "newton_muon": "needs the moments of the inputs of layers",
     "optimistic_adam": "is the deprecated form of optimistic_adam_v2",
+    "spel": "keeps matrices orthogonal, which makes the problem another one",
 }
 # Optax's own, which must take the steps that ours take.
 CONTROL = (

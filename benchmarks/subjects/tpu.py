@@ -31,12 +31,15 @@ ON_SMALL = {
     "lbfgsb",
     "muon",
     "muonclip",
+    "muown",
+    "newton_muon",
     "normuon",
     "psgd_kron",
     "scion",
     "shampoo",
     "soap",
     "spectral_sphere",
+    "spel",
     "splus",
 }
 

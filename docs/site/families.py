@@ -38,6 +38,7 @@ WRAPPERS = {
     "modifiers": (
         "cautious",
         "decoupled_weight_decay",
+        "magma",
         "mechanize",
         "project",
         "qk_clip",
@@ -115,6 +116,9 @@ OPTIMIZERS = {
         "normuon",
         "adago",
         "spectral_sphere",
+        "muown",
+        "spel",
+        "newton_muon",
         "dion",
         "scion",
         "muonclip",

@@ -18,6 +18,8 @@ OPTIMIZERS: dict[str, Make] = {
     "dpsgd": lambda lr: gx.dpsgd(lr, l2_norm_clip=1.0, noise_multiplier=0.1, seed=0),
     # As it is where no logit is too large: what is drawn has no attention.
     "muonclip": lambda lr: gx.muonclip(lr, {"layer": gx.query_key("query", "key")}).inner,
+    # As it is before the first renewal: what is drawn has no layers with inputs.
+    "newton_muon": lambda lr: gx.muon(lr, debias=False),
     "shampoo": lambda lr: gx.shampoo(lr, svd_interval=10),
 }
 
@@ -54,6 +56,7 @@ WRAPPERS: dict[str, Make] = {
     "kahan": lambda lr: gx.kahan(gx.adam(lr)),
     "masked": lambda lr: gx.masked(gx.adam(lr), gx.ndim_at_least(2)),
     "master_weights": lambda lr: gx.master_weights(gx.adam(lr)),
+    "magma": lambda lr: gx.magma(gx.adam(lr)),
     "mechanize": lambda lr: gx.mechanize(gx.adam(lr)),
     "monitor": lambda lr: gx.chain(gx.monitor({"norm": gx.global_norm}), gx.adam(lr)),
     "moving_average": lambda lr: gx.moving_average(gx.adam(lr), decay=0.95),

@@ -216,6 +216,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.grokfast": "grokfast_adamw",
+        "gradxform.optimizers.input_moments": "newton_muon",
         "gradxform.optimizers.kl_shampoo": "kl_shampoo",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd sgd_sai",
@@ -228,6 +229,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.momo": "momo momo_adam",
         "gradxform.optimizers.muon": "muon",
         "gradxform.optimizers.muonclip": "muonclip",
+        "gradxform.optimizers.muown": "muown",
         "gradxform.optimizers.newton_cg": "newton_cg",
         "gradxform.optimizers.noise": "noisy_sgd",
         "gradxform.optimizers.normalization": "normalized_sgd",
@@ -253,6 +255,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.splus": "splus",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
+        "gradxform.optimizers.stiefel": "spel",
         "gradxform.optimizers.tam": "adatam tam",
         "gradxform.optimizers.toward_sgd": "adabound padam",
     },
@@ -355,6 +358,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
+        "gradxform.transforms.input_moments": "PreconditionByInputsState input_moment precondition_by_inputs",
         "gradxform.transforms.kept_norms": "floor_update_norm keep_matrix_norms",
         "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop scale_by_torch_laprop",
@@ -371,6 +375,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.momentum": "EmaState TraceState ema trace",
         "gradxform.transforms.momo": "MomoAdamState MomoState step_by_momo step_by_momo_adam",
         "gradxform.transforms.muon": "MuonState muon_labels scale_by_muon scale_by_shape",
+        "gradxform.transforms.muown": "MuownState step_by_muown",
         "gradxform.transforms.newton_cg": "NewtonCGInfo ScaleByNewtonCGState scale_by_newton_cg",
         "gradxform.transforms.noise": "AddNoiseState add_noise",
         "gradxform.transforms.norm_growth": "LimitNormGrowthState limit_norm_growth",
@@ -401,6 +406,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
         "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
+        "gradxform.transforms.stiefel": "keep_orthogonal project_to_tangent",
         "gradxform.transforms.tam": "ScaleByAdaTamState ScaleByTamState scale_by_adatam scale_by_tam",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
         "gradxform.transforms.toward_sgd": "scale_by_adabound scale_by_padam",
@@ -439,6 +445,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.lookahead": "LookaheadParams LookaheadState LookaheadWithSlowState lookahead",
         "gradxform.wrappers.loss_scale": "LossScaleState loss_scale scaled_loss",
         "gradxform.wrappers.low_rank.galore": "GaLoreState scale_by_galore",
+        "gradxform.wrappers.magma": "MagmaState magma",
         "gradxform.wrappers.mars": "mars",
         "gradxform.wrappers.mechanize": "MechanicState mechanize",
         "gradxform.wrappers.monitor": "MonitorState SnapshotState measure_with_ema monitor on_measurement snapshot",
@@ -495,21 +502,23 @@ CONFIG_NAMES: dict[str, str] = {
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
-        " kahan kate keep_matrix_norms keep_params_nonnegative kl_shampoo"
+        " kahan kate keep_matrix_norms keep_orthogonal keep_params_nonnegative kl_shampoo"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb limit_norm_growth"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead looksam loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients"
+        " madgrad magma mars_adamw masked master_weights matrix_split mechanize mix_gradients"
         " moment_blocks momo momo_adam monitor moving_average muon muon_eq muon_labels muonclip"
+        " muown"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 newton_cg"
-        " noisy_sgd none_of normalize normalize_adaptively normalize_by_block_norm"
+        " newton_muon noisy_sgd none_of normalize normalize_adaptively normalize_by_block_norm"
         " normalize_by_block_std normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates orthograd overwriting_average"
         " padam param_group param_groups partition path_matches piecewise_constant_schedule"
         " piecewise_interpolate_schedule pnm polar_grad polyak_sgd polynomial_schedule"
         " polynomial_spectrum power_decay_rate power_moving_average power_sign power_spectrum"
-        " prodigy product_schedule project proximal_adagrad proximal_sgd psgd_kron"
+        " precondition_by_inputs prodigy product_schedule project project_to_tangent"
+        " proximal_adagrad proximal_sgd psgd_kron"
         " qhadam qhm qk_clip quantize_state query_key"
         " racs radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
         " reg_adagrad remove_radial reset_state restart_sign_decay reuse_sharpness rmsprop"
@@ -540,12 +549,12 @@ CONFIG_NAMES: dict[str, str] = {
         " schedule_free_radam schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
         " sgdp sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
         " skip_not_finite sm3 snapshot soap soft_muon sophia spam sparse_adagrad sparse_semantics"
-        " spectral_sphere split_real_and_imaginary splus stable_adamw stable_spam stacked"
+        " spectral_sphere spel split_real_and_imaginary splus stable_adamw stable_spam stacked"
         " state_dtype stateless stateless_with_tree_map step_by_amos step_by_dadapt_adamw"
         " step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo"
-        " step_by_momo_adam step_by_prodigy step_by_proximal_adagrad step_by_proximal_gradient"
-        " step_by_shampoo stochastic_rounding stochastic_weight_average subtract_surrogate_gap"
-        " sum_of"
+        " step_by_momo_adam step_by_muown step_by_prodigy step_by_proximal_adagrad"
+        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
+        " subtract_surrogate_gap sum_of"
         " tam tiger trace"
         " undo_norm_growth"
         " variable_clipping variable_names"

@@ -70,6 +70,7 @@ from gradxform.optimizers.gradient_change import (
     rprop as rprop,
 )
 from gradxform.optimizers.grokfast import grokfast_adamw as grokfast_adamw
+from gradxform.optimizers.input_moments import newton_muon as newton_muon
 from gradxform.optimizers.kl_shampoo import kl_shampoo as kl_shampoo
 from gradxform.optimizers.laprop import laprop as laprop
 from gradxform.optimizers.layerwise import (
@@ -88,6 +89,7 @@ from gradxform.optimizers.momentum import aggmo as aggmo, sgd as sgd, sgdw as sg
 from gradxform.optimizers.momo import momo as momo, momo_adam as momo_adam
 from gradxform.optimizers.muon import muon as muon
 from gradxform.optimizers.muonclip import muonclip as muonclip
+from gradxform.optimizers.muown import muown as muown
 from gradxform.optimizers.newton_cg import newton_cg as newton_cg
 from gradxform.optimizers.noise import noisy_sgd as noisy_sgd
 from gradxform.optimizers.normalization import normalized_sgd as normalized_sgd
@@ -134,5 +136,6 @@ from gradxform.optimizers.spectrum import (
 from gradxform.optimizers.splus import splus as splus
 from gradxform.optimizers.stable_adam import adam_atan2 as adam_atan2, stable_adamw as stable_adamw
 from gradxform.optimizers.step_size import polyak_sgd as polyak_sgd
+from gradxform.optimizers.stiefel import spel as spel
 from gradxform.optimizers.tam import adatam as adatam, tam as tam
 from gradxform.optimizers.toward_sgd import adabound as adabound, padam as padam

@@ -169,6 +169,11 @@ from gradxform.transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
+from gradxform.transforms.input_moments import (
+    PreconditionByInputsState as PreconditionByInputsState,
+    input_moment as input_moment,
+    precondition_by_inputs as precondition_by_inputs,
+)
 from gradxform.transforms.kept_norms import (
     floor_update_norm as floor_update_norm,
     keep_matrix_norms as keep_matrix_norms,
@@ -247,6 +252,7 @@ from gradxform.transforms.muon import (
     scale_by_muon as scale_by_muon,
     scale_by_shape as scale_by_shape,
 )
+from gradxform.transforms.muown import MuownState as MuownState, step_by_muown as step_by_muown
 from gradxform.transforms.newton_cg import (
     NewtonCGInfo as NewtonCGInfo,
     ScaleByNewtonCGState as ScaleByNewtonCGState,
@@ -399,6 +405,10 @@ from gradxform.transforms.step_size import (
     ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState,
     scale_by_distance_over_gradients as scale_by_distance_over_gradients,
     scale_by_polyak as scale_by_polyak,
+)
+from gradxform.transforms.stiefel import (
+    keep_orthogonal as keep_orthogonal,
+    project_to_tangent as project_to_tangent,
 )
 from gradxform.transforms.tam import (
     ScaleByAdaTamState as ScaleByAdaTamState,

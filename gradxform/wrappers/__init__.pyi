@@ -63,6 +63,7 @@ from gradxform.wrappers.low_rank.galore import (
     GaLoreState as GaLoreState,
     scale_by_galore as scale_by_galore,
 )
+from gradxform.wrappers.magma import MagmaState as MagmaState, magma as magma
 from gradxform.wrappers.mars import mars as mars
 from gradxform.wrappers.mechanize import MechanicState as MechanicState, mechanize as mechanize
 from gradxform.wrappers.monitor import (
