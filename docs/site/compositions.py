@@ -6,6 +6,7 @@ and what their lines use between `<!-- names -->` and `<!-- end of names -->`.
 
 import ast
 import re
+import textwrap
 from typing import Any
 
 from docs.site.cache import ROOT
@@ -31,8 +32,12 @@ def entry(row: Composition) -> str:
     block = "py" if row.needs else "python"
     code = f"```{block}\ntx = {row.line}\n```"
     said = f"{row.what} {others}Source: [{row.source}]({row.link})."
-    text = "\n".join(filter(None, (row.notes, f"Compared: {row.compared}.")))
-    return f"### {row.title}\n\n{said}\n\n{code}\n\n{text}\n"
+    text = "\n\n".join(map(_wrapped, filter(None, (row.notes, f"Compared: {row.compared}."))))
+    return f"### {row.title}\n\n{_wrapped(said)}\n\n{code}\n\n{text}\n"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 139, break_long_words=False, break_on_hyphens=False)
 
 
 def rows() -> str:

@@ -4,7 +4,6 @@ The rows are those of the tables of the guides, and the factories of `gradxform.
 the names by which somebody may look for it.
 """
 
-import ast
 import inspect
 import json
 import re
@@ -101,7 +100,7 @@ def _code_of_the_rows(page: str) -> str:
 def _factories() -> Iterator[dict[str, Any]]:
     """Yield the factories of `gradxform.compat` that are named as classes of other libraries."""
     for door, library in elsewhere.DOORS.items():
-        module = getattr(compat, door) if door != "keras3" else compat.keras.keras3
+        module = getattr(compat, door)
         for name in sorted(filter(lambda x: x[0].isupper(), dir(module))):
             factory = getattr(module, name)
             ours = getattr(factory, "__module__", "").startswith("gradxform.")

@@ -32,6 +32,7 @@ _PARTS = {
     "cpuadam cpuoffload deepspeedcpuadam offload offloadoptimizer": "offload_state",
     "cycliclr": "cyclic_schedule",
     "dynamiclossscale dynamiclossscaling gradscaler lossscaler lossscaling scaleloss": "loss_scale",
+    "dadaptation dadapt dadaptadam": "dadapt_adamw",
     "exponentiallr exponentialschedule": "exponential_decay",
     "freezelayers freezelayer freezeparams freezeparameters freezeweights requiresgrad"
     " setrequiresgrad trainable nontrainable zerogradsfor": "freeze",
@@ -48,6 +49,7 @@ _PARTS = {
     "gradnorm": "global_norm",
     "hessianfree": "newton_cg",
     "hyperparams hyperparameters sethyperparams setlr setlearningrate setlrs": "inject_hyperparams",
+    "hyperball": "keep_matrix_norms",
     "isfinite nanguard skipnan skipnans skipnonfinite skipifnan terminateonnan": "apply_if_finite",
     "kfac": "soap shampoo",
     "l2 l2regularization weightdecay decoupledweightdecayregularization": "add_decayed_weights",

@@ -1,5 +1,6 @@
 """Looking a name up: in this library, among the compositions, and in the guides."""
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -15,7 +16,7 @@ from gradxform.commands.catalog import kind_of
 from gradxform.commands.finding.answers import Answer, Found
 from gradxform.commands.finding.composition import NAMES, Composition, definitions
 from gradxform.commands.finding.compositions import COMPOSITIONS
-from gradxform.errors import cut_name, did_you_mean, shown
+from gradxform.errors import cut_name, shown
 from gradxform.values.docstrings import doc_of
 
 __all__ = ["find"]
@@ -52,7 +53,7 @@ def find(name: str) -> Found:
     if not answers:
         answers = [*_parts(keys), *_compositions(keys), *_elsewhere(keys)]
         answers += _words(name, {answer.line for answer in answers})
-    return Found(cut_name(name), tuple(answers), "" if answers else did_you_mean(name, _known()))
+    return Found(cut_name(name), tuple(answers), "" if answers else _nearest(name))
 
 
 def _keys(name: str) -> set[str]:
@@ -147,7 +148,11 @@ def _words(name: str, lines: Iterable[str]) -> Iterator[Answer]:
         yield Answer(name, "argument", text=said)
 
 
-def _known() -> list[str]:
-    names = [name for package in _PACKAGES for name in homes_of(package)]
-    names += [name for row in COMPOSITIONS for name in row.names]
-    return [*names, *(name.rpartition(".")[2] for row in elsewhere() for name in row["names"])]
+def _nearest(name: str) -> str:
+    """Return " Did you mean 'x' or 'y'?" for the names that are nearest, or ""."""
+    known = [x for package in _PACKAGES for x in homes_of(package)]
+    known += [x for row in COMPOSITIONS for x in row.names]
+    known += [x.rpartition(".")[2] for row in elsewhere() for x in row["names"]]
+    by_plain = {guesses.plain(x): x for x in reversed(known)}  # the first spelling counts
+    near = difflib.get_close_matches(guesses.plain(name), by_plain)
+    return f" Did you mean {' or '.join(repr(by_plain[x]) for x in near)}?" if near else ""

@@ -11,7 +11,7 @@ RECORDS = "https://github.com/KellerJordan/modded-nanogpt/tree/master/records/tr
 
 ROWS = [
     Composition(
-        ("MuonH", "Muon Hyperball", "MuonHyperball"),
+        ("MuonH", "Muon Hyperball", "Hyperball"),
         "Muon whose matrices keep the norms that they begin with: each step turns them by lr.",
         "gx.chain(gx.muon(adam_lr, debias=False), hyperball)",
         HYPERBALL,
@@ -21,7 +21,7 @@ ROWS = [
         "a matrix that begins as zeros stays so.",
     ),
     Composition(
-        ("AdamH", "Adam Hyperball", "AdamW Hyperball", "HyperballAdam"),
+        ("AdamH", "Adam Hyperball", "AdamW Hyperball", "Hyperball", "HyperballAdam"),
         "Adam whose matrices keep the norms that they begin with.",
         "gx.chain(gx.adam(adam_lr, b2=0.95), hyperball)",
         HYPERBALL,

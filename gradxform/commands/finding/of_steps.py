@@ -85,7 +85,8 @@ ROWS = [
         "Martens and Grosse, Optimizing Neural Networks with Kronecker-factored Approximate "
         "Curvature, 2015",
         "https://arxiv.org/abs/1503.05671",
-        notes="K-FAC must know the layers of the model, and is not here: kfac_jax has it. [K-FAC "
+        "the chain, with a curvature from elsewhere and a NumPy reference; not kfac_jax's numbers",
+        "K-FAC must know the layers of the model, and is not here: kfac_jax has it. [K-FAC "
         "with kfac_jax](#k-fac-with-kfac_jax) shows the loop. Of what is here, `gx.soap` and "
         "`gx.shampoo` have factors of gradients, and `gx.newton_cg` products by a Gauss-Newton "
         "matrix.",
