@@ -12,7 +12,6 @@ from typing import Any
 
 from gradxform._names import guesses
 from gradxform._names.homes import homes_of
-from gradxform.commands.catalog import kind_of
 from gradxform.commands.finding.answers import Answer, Found
 from gradxform.commands.finding.composition import NAMES, Composition, definitions
 from gradxform.commands.finding.compositions import COMPOSITIONS
@@ -72,6 +71,8 @@ def _parts(keys: set[str]) -> Iterator[Answer]:
 
 def _part(package: str, name: str) -> Answer:
     """Return the answer that is a public name."""
+    from gradxform.commands.catalog import kind_of  # which loads all optimizers
+
     part: Any = getattr(importlib.import_module(package), name)
     if inspect.ismodule(part):
         kind, line, text = "module", f"{_PACKAGES[package]}.{name}", inspect.getdoc(part) or ""
