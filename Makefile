@@ -87,10 +87,12 @@ speed: $(VENV)/.installed-examples ## Measure what docs/speed.md shows, and writ
 	$(PY) -m benchmarks optimizers storage model
 	$(PY) -m benchmarks.tables.page
 
-tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, families and differences anew, and the picture of the house
+tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, compositions and differences anew, and the picture of the house
 	$(PY) -m tests.project.names
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
+	$(PY) -m docs.site.compositions
+	$(PY) -m docs.site.found
 	$(PY) -m docs.site.families
 	$(PY) -m docs.site.traits
 	$(PY) -m tests.project.layout

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         transform as transform,
     )
     from gradxform.commands import port as port
+    from gradxform.commands.finding import find as find
     from gradxform.compat.returnn.raw_gradients import *
     from gradxform.engine import PerLeaf as PerLeaf, global_norm as global_norm
     from gradxform.interop import (

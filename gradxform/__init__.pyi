@@ -27,6 +27,7 @@ from gradxform.base.rule import (
     transform as transform,
 )
 from gradxform.commands import port as port
+from gradxform.commands.finding.lookup import find as find
 from gradxform.compat.returnn.raw_gradients import (
     AddTruncatedNoiseState as AddTruncatedNoiseState,
     RawGradientNormsState as RawGradientNormsState,

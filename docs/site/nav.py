@@ -6,6 +6,7 @@ from typing import Any
 GUIDES = [
     "first_training",
     "choosing",
+    "compositions",
     "schedules",
     "from_optax",
     "from_pytorch",

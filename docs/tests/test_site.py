@@ -4,12 +4,15 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from markdown.extensions.toc import slugify
 
 import gradxform as gx
 from docs.site import check, elsewhere, families, nav, parts, pictures, public, samples
 from docs.site.formulas import NotAFormula, mathml
 from docs.site.rules import rule_and_notes, rule_html
 from gradxform.commands.catalog import registered_parts
+from gradxform.commands.finding.compositions import COMPOSITIONS
+from gradxform.commands.finding.lookup import elsewhere as elsewhere_rows
 
 OWN = [e for e in registered_parts() if ":" not in e.name]
 WITH_RULES = [e for e in OWN if rule_and_notes(e.doc)[0]]
@@ -171,3 +174,12 @@ def test_the_rules_of_a_recipe_are_those_of_its_parts():
 
 def test_every_optimizer_has_a_rule():
     assert [e.name for e in OWN if e.kind == "optimizers" and not parts.rules_of(e)] == []
+
+
+def test_the_places_that_answers_name_are_on_the_pages():
+    places = {row.page for row in COMPOSITIONS} | {row["page"] for row in elsewhere_rows()}
+    assert len(places) > 40
+    for place in places:
+        path, _, anchor = place.partition("#")
+        heads = re.findall(r"^#+ (.*)", (elsewhere.DOCS / path).read_text("utf-8"), re.MULTILINE)
+        assert not anchor or anchor in [slugify(head, "-") for head in heads], place

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from gradxform.errors import did_you_mean
@@ -31,6 +32,7 @@ _PARTS = {
     "cpuadam cpuoffload deepspeedcpuadam offload offloadoptimizer": "offload_state",
     "cycliclr": "cyclic_schedule",
     "dynamiclossscale dynamiclossscaling gradscaler lossscaler lossscaling scaleloss": "loss_scale",
+    "dadaptation dadapt dadaptadam": "dadapt_adamw",
     "exponentiallr exponentialschedule": "exponential_decay",
     "freezelayers freezelayer freezeparams freezeparameters freezeweights requiresgrad"
     " setrequiresgrad trainable nontrainable zerogradsfor": "freeze",
@@ -47,6 +49,7 @@ _PARTS = {
     "gradnorm": "global_norm",
     "hessianfree": "newton_cg",
     "hyperparams hyperparameters sethyperparams setlr setlearningrate setlrs": "inject_hyperparams",
+    "hyperball": "keep_matrix_norms",
     "isfinite nanguard skipnan skipnans skipnonfinite skipifnan terminateonnan": "apply_if_finite",
     "kfac": "soap shampoo",
     "l2 l2regularization weightdecay decoupledweightdecayregularization": "add_decayed_weights",
@@ -122,12 +125,32 @@ _PARTS_OF_ARGUMENTS = {
 
 
 def _by_word(table: Mapping[str, str]) -> dict[str, str]:
-    return {_plain(word): to for words, to in table.items() for word in words.split()}
+    return {plain(word): to for words, to in table.items() for word in words.split()}
 
 
-def _plain(name: str) -> str:
-    """Return a name without case, underscores and the like."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+def plain(name: str) -> str:
+    """Return a name without case, underscores and the like; a superscript is a digit."""
+    return re.sub(r"[^a-z0-9]", "", unicodedata.normalize("NFKC", name).lower())
+
+
+def parts_meant(name: str) -> list[str]:
+    """Return what a word of other libraries means here, with packages in front; [] if unknown."""
+    word = plain(name)
+    found = []
+    if re.search(r"(8bit|4bit|bnb|blockwise)", word):
+        found = ["quantize_state"]
+    elif word.startswith("paged"):
+        found = ["offload_state"]
+    return found + _PART_OF_WORD.get(word, "").split()
+
+
+def argument_words(name: str) -> str:
+    """Return what an argument of other libraries is here, as sentences; "" if unknown."""
+    choices = [x.split("&") for x in _ARGUMENT_OF_WORD.get(plain(name), "").split()]
+    called = " or ".join(" and ".join(map(repr, choice)) for choice in choices)
+    how = _HOW_OF_WORD.get(plain(name))
+    said = [f"As an argument, it is {called} here." if called else "", f"{how}." if how else ""]
+    return " ".join(filter(None, said))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -138,13 +161,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
       known: the names that there are. Those of a package may be suggested if the package is there.
     """
     known = list(dict.fromkeys(known))
-    plain = _plain(name)
-    found = [k for k in known if _plain(k.rpartition(".")[2]) == plain]
-    if not found and re.search(r"(8bit|4bit|bnb|blockwise)", plain):
-        found = ["quantize_state"]
-    if not found and plain.startswith("paged"):
-        found = ["offload_state"]
-    found += _PART_OF_WORD.get(plain, "").split()
+    word = plain(name)
+    found = [k for k in known if plain(k.rpartition(".")[2]) == word]
+    found += parts_meant(name)
     shown = [part for k in found if (part := _as_known(k, known)) is not None and part != name]
     if shown:
         return f" Did you mean {' or '.join(map(repr, shown))}?"
@@ -176,7 +195,7 @@ def unknown_argument(owner: str, argument: str, names: Iterable[str]) -> str:
     text = f"{owner} has no argument {argument}"
     if found:
         return f"{text}; did you mean {' and '.join(found)}?"
-    how = _HOW_OF_WORD.get(_plain(argument))
+    how = _HOW_OF_WORD.get(plain(argument))
     if how is not None:
         return f"{text}. {how}."
     return f"{text}, only {', '.join(names)}." if names else f"{text}; it does not take any."
@@ -184,9 +203,9 @@ def unknown_argument(owner: str, argument: str, names: Iterable[str]) -> str:
 
 def _arguments_meant(argument: str, names: list[str]) -> list[str]:
     """Return those of the arguments that stand for one of another library, or the nearest."""
-    plain = _plain(argument)
-    choices = [[k] for k in names if _plain(k) == plain]
-    choices += [choice.split("&") for choice in _ARGUMENT_OF_WORD.get(plain, "").split()]
+    word = plain(argument)
+    choices = [[k] for k in names if plain(k) == word]
+    choices += [choice.split("&") for choice in _ARGUMENT_OF_WORD.get(word, "").split()]
     known = [choice for choice in choices if set(choice) <= set(names)]
     return known[0] if known else difflib.get_close_matches(argument, names, n=1)
 

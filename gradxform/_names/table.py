@@ -12,6 +12,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree tree_utils types",
         "gradxform.base.rule": "ArrayRule EmptyState Transform transform",
         "gradxform.commands": "port",
+        "gradxform.commands.finding.lookup": "find",
         "gradxform.compat.returnn.raw_gradients": "AddTruncatedNoiseState RawGradientNormsState add_truncated_noise clip_by_mean_norm clip_by_raw_norm raw_gradient_norms zero_above_raw_norm zero_non_finite",
         "gradxform.engine.lift": "PerLeaf",
         "gradxform.engine.sums": "global_norm",
@@ -57,6 +58,10 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.commands": {
         "gradxform.commands.run": "main",
+    },
+    "gradxform.commands.finding": {
+        "gradxform.commands.finding.answers": "Answer Found",
+        "gradxform.commands.finding.lookup": "find",
     },
     "gradxform.commands.port": {
         "gradxform.commands.port.files": "Judged Ported port python_files",

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from gradxform.commands.catalog import KINDS, Entry, registered_part, registered_parts
+from gradxform.commands.finding import find
 from gradxform.commands.parser import Parser
 from gradxform.commands.screen import rich_console, show_tables
 from gradxform.errors import did_you_mean
@@ -146,6 +147,8 @@ def _show(args: argparse.Namespace, parser: Parser) -> str:
     try:
         part = registered_part(args.name)
     except KeyError as error:
+        if found := find(args.name):  # a composition, or what others call so
+            return json.dumps(found.as_data(), indent=2) if args.json else repr(found)
         parser.error(f"{error.args[0]} List all with: python -m gradxform list")
     if args.json:
         return json.dumps(part.as_data(), indent=2)

@@ -11,10 +11,11 @@ from gradxform.commands.parser import Parser
 
 __all__ = ["main"]
 
-ABOUT = "List, show, describe and draw the parts of gradxform, and look at uses of Optax."
+ABOUT = "List, find, show, describe and draw the parts of gradxform, and look at uses of Optax."
 # Each command: its module, which is loaded to run it, and what it does.
 COMMANDS = {
     "list": ("parts", "every part with one line and its paper"),
+    "find": ("finding.command", "what answers to a name, here or in other libraries"),
     "show": ("parts", "the update rule, the arguments and the paper of one part"),
     "describe": ("describe", "the parts of an optimizer, and the bytes of its state"),
     "plot": ("plot", "draw schedules, optimizers or metrics"),

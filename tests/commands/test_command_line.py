@@ -183,7 +183,7 @@ def test_everything_can_be_shown(name, capsys):
     ("argv", "words"),
     [
         ("show adamm", "nothing is named 'adamm'. Did you mean 'adam'"),
-        ("show ADAMW", "nothing is named 'ADAMW'. Did you mean 'adamw'"),
+        ("show adamww", "nothing is named 'adamww'. Did you mean 'adamw'"),
         ("show qqqqq", "nothing is named 'qqqqq'. List all with: python -m gradxform list"),
         ("show", "required: NAME"),
         ("show adam adamw", "unknown argument 'adamw'. See --help."),
@@ -192,7 +192,7 @@ def test_everything_can_be_shown(name, capsys):
         ("list --jsn", "unknown argument '--jsn'. Did you mean '--json'?"),
         ("list --json --markdown", "not allowed with argument"),
         ("lst", "no command 'lst'. Did you mean 'list'?"),
-        ("qqqqq", "no command 'qqqqq'. There are list, show, describe, plot and port."),
+        ("qqqqq", "no command 'qqqqq'. There are list, find, show, describe, plot and port."),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_line_with_a_suggestion(argv, words, capsys):

@@ -65,7 +65,7 @@ def test_a_guess_leads_to_what_does_the_same(name, meant):
 def test_every_guess_leads_to_a_name_that_there_is():
     roots, others = homes_of("gradxform"), homes_of("gradxform.distributed")
     words = [word for words in guesses._PARTS for word in words.split()]
-    assert len(words) == len(set(words)) and all(word == guesses._plain(word) for word in words)
+    assert len(words) == len(set(words)) and all(word == guesses.plain(word) for word in words)
     for parts in guesses._PARTS.values():
         for part in parts.split():
             assert part in roots or part.removeprefix("distributed.") in others, part
