@@ -22,6 +22,7 @@ from gradxform.transforms.lbfgs.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PyTree
+from gradxform.values.export_names import announce_named_tuples
 
 # Why a run ended, by its code.
 REASONS = ("running", "converged", "stalled", "failed", "not finite", "max_evaluations")
@@ -273,3 +274,6 @@ def _says_minimization_ends(x: Any) -> bool:
 def _ends_of_minimization(state: OptState) -> Iterator[Any]:
     """Yield the states that say when they are at an end."""
     return filter(_says_minimization_ends, jax.tree.leaves(state, is_leaf=_says_minimization_ends))
+
+
+announce_named_tuples(__name__)
