@@ -2,8 +2,8 @@
 
 To every transform they are holes, as None is: `init` keeps nothing for them, and `update` passes
 the None or the `float0` that a gradient has in their place. So are the indices of JAX's sparse
-arrays, which a gradient may repeat. Functions of the parameters among the
-extra arguments, such as `value_fn`, get them all the same.
+arrays, which a gradient may repeat. Functions of the parameters among the extra arguments, such as
+`value_fn`, get them all the same.
 """
 
 import functools
@@ -91,9 +91,9 @@ def indices_as_float0(updates: Updates) -> Updates:
     `jax.experimental.sparse.grad` returns the indices themselves in a gradient, where
     `jax.grad(allow_int=True)` has a `float0`.
     """
-    if not any(map(_is_integer_array, jax.tree.leaves(updates))):
-        return updates
     kind = kinds_of_sparse()
+    if not kind or not any(map(_is_integer_array, jax.tree.leaves(updates))):
+        return updates
 
     def one(x: Any) -> Any:
         if not isinstance(x, kind):
@@ -106,7 +106,12 @@ def indices_as_float0(updates: Updates) -> Updates:
 
 
 def _is_integer_array(x: Any) -> bool:
-    return jnp.issubdtype(getattr(x, "dtype", np.float32), jnp.integer)
+    return _is_integer_dtype(getattr(x, "dtype", None))
+
+
+@functools.cache
+def _is_integer_dtype(dtype: Any) -> bool:
+    return dtype is not None and jnp.issubdtype(dtype, jnp.integer)
 
 
 def float0_as_holes(updates: Updates) -> Updates:
