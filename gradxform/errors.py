@@ -179,6 +179,12 @@ def require_choice(part: Any, name: str, value: Any, choices: Iterable[str]) -> 
         raise ValueError(must_be(part, name, f"one of {listed}", value) + hint)
 
 
+def remedy_for_pair(x: Any, remedy: str = "give the value alone") -> str:
+    """Return what to do about a loss that is a pair of it and something else; "" otherwise."""
+    is_pair = isinstance(x, tuple) and len(x) == 2
+    return f" Of a pair (value, aux), {remedy}." if is_pair else ""
+
+
 def require_bool(part: Any, name: str, value: Any) -> None:
     """Require the value of an argument to be True or False."""
     if not isinstance(value, bool | np.bool_):

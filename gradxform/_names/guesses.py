@@ -29,6 +29,7 @@ _PARTS = {
     "cosineannealingwarmrestarts cosinewarmrestarts": "sgdr_schedule cosine_decay_restarts",
     "cosinewarmup getcosineschedulewithwarmup linearwarmupcosineannealinglr warmupcosine"
     " warmupcosineschedule cosineschedulewithwarmup": "warmup_cosine_decay_schedule",
+    "cooldown annealing": "cooldown_from",
     "cpuadam cpuoffload deepspeedcpuadam offload offloadoptimizer": "offload_state",
     "cycliclr": "cyclic_schedule",
     "dynamiclossscale dynamiclossscaling gradscaler lossscaler lossscaling scaleloss": "loss_scale",
@@ -76,6 +77,8 @@ _PARTS = {
     "swa swamodel swalr stochasticweightaveraging": "stochastic_weight_average",
     "summary countparameters": "describe",
     "trainstate": "Optimizer make_step",
+    "wsd wsdschedule getwsdschedule warmupstabledecay trapezoidal trapezoidalschedule"
+    " warmupstabledecaylr": "warmup_stable_decay_schedule cooldown_from",
     "fit train": "minimize make_step",
     "zerograd": "compute_gradients",
 }
@@ -104,6 +107,7 @@ _ARGUMENTS = {
     "initiallearningrate initlr": "init_value",
     "endlearningrate etamin minlr finallr": "end_value alpha",
     "gamma": "decay_rate decay gamma",
+    "decaytype cooldowntype lrdecaystyle": "shape",
     "optimizer baseoptimizer opt transform tx": "inner optimizer opt",
     "freq interval period everyk k accumulationsteps": "every sync_period every_k_schedule",
 }

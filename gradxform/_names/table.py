@@ -283,6 +283,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.schedules": {
         "gradxform.schedules.basic": "as_schedule constant_schedule linear_schedule polynomial_schedule",
+        "gradxform.schedules.cooldown": "cooldown_from warmup_stable_decay_schedule",
         "gradxform.schedules.decay": "cosine_decay_restarts cosine_decay_schedule exponential_decay inverse_sqrt_decay inverse_time_decay linear_cosine_decay natural_exp_decay",
         "gradxform.schedules.join": "join_schedules sgdr_schedule warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule",
         "gradxform.schedules.periodic": "cosine_sign_decay cyclic_schedule linear_sign_decay restart_sign_decay",
@@ -496,8 +497,8 @@ CONFIG_NAMES: dict[str, str] = {
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
         " clip_by_previous_global_norm clip_by_raw_norm clip_by_second_moment clip_spectrum cocob"
         " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
-        " contra_muon cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule"
-        " cosine_sign_decay count_updates cyclic_schedule"
+        " contra_muon cooldown_from cosine_decay_restarts cosine_decay_schedule"
+        " cosine_onecycle_schedule cosine_sign_decay count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
         " dion2 distributed_shampoo dog dowg dpsgd"
         " ema estimate_diagonal exponential_decay external_step"
@@ -564,7 +565,7 @@ CONFIG_NAMES: dict[str, str] = {
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
-        " warmup_exponential_decay_schedule with_metrics wsam"
+        " warmup_exponential_decay_schedule warmup_stable_decay_schedule with_metrics wsam"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),

@@ -78,6 +78,12 @@ def noted_init(init: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _announce_states(state: Any, params: Any) -> None:
+    """Tell `jax.export` of the states of others among ours, but not of what holds parameters."""
+    for kind in named_tuples_in(state) - named_tuples_in(params):
+        announce_named_tuple(kind)
+
+
 class BoundMethod:
     """`tx.init` or `tx.update` as a value: equal transforms have equal methods.
 
@@ -106,12 +112,13 @@ class BoundMethod:
                 self.check_arguments_of_loss(kwargs)
         if self.owner.made_of_functions or not (args or kwargs):
             result = self.call(*args, **kwargs)  # functions see what the caller gives
-            for kind in named_tuples_in(result) if self.name == "init" else ():
-                announce_named_tuple(kind)
+            if self.name == "init":
+                _announce_states(result, args[0] if args else None)
             return result
         if self.name == "init":
             state = init_without(self.owner, self.call, *args, **kwargs)
             params = args[0] if args else kwargs["params"]
+            _announce_states(state, params)
             return boxed_by_own_dims(state, params, lambda: _sends_fragments(self.owner))
         # As usual: the updates, the parameters and what else is given are floating arrays.
         if take_gradients(jax.tree.leaves((args[:1], args[2:], kwargs))):

@@ -1,8 +1,9 @@
 """Leaves of the parameters that no gradient can have: integers, keys, functions, strings.
 
 To every transform they are holes, as None is: `init` keeps nothing for them, and `update` passes
-the None or the `float0` that a gradient has in their place. Functions of the parameters among the
-extra arguments, such as `value_fn`, get them all the same.
+the None or the `float0` that a gradient has in their place. So are the indices of JAX's sparse
+arrays, which a gradient may repeat. Functions of the parameters among the extra arguments, such as
+`value_fn`, get them all the same.
 """
 
 import functools
@@ -20,6 +21,7 @@ from gradxform.leaves.trees import (
     is_abstract,
     is_hole,
     is_update_leaf,
+    kinds_of_sparse,
     map_with_paths,
     path_at,
     with_paths,
@@ -83,8 +85,38 @@ def as_holes(params: Params) -> Params:
     return treedef.unflatten(x if takes_gradient(x) else MaskedNode() for x in leaves)
 
 
+def indices_as_float0(updates: Updates) -> Updates:
+    """Return updates with a `float0` for the indices of every sparse array of JAX.
+
+    `jax.experimental.sparse.grad` returns the indices themselves in a gradient, where
+    `jax.grad(allow_int=True)` has a `float0`.
+    """
+    kind = kinds_of_sparse()
+    if not kind or not any(map(_is_integer_array, jax.tree.leaves(updates))):
+        return updates
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, kind):
+            return x
+        return jax.tree.map(
+            lambda a: np.zeros(a.shape, jax.dtypes.float0) if _is_integer_array(a) else a, x
+        )
+
+    return jax.tree.map(one, updates, is_leaf=lambda x: isinstance(x, kind))
+
+
+def _is_integer_array(x: Any) -> bool:
+    return _is_integer_dtype(getattr(x, "dtype", None))
+
+
+@functools.cache
+def _is_integer_dtype(dtype: Any) -> bool:
+    return dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+
+
 def float0_as_holes(updates: Updates) -> Updates:
     """Return updates with a MaskedNode in the place of every `float0`, a gradient of an integer."""
+    updates = indices_as_float0(updates)
     leaves, treedef = jax.tree.flatten(updates)
     if not any(map(_is_float0_gradient, leaves)):
         return updates
@@ -153,10 +185,10 @@ def update_without(
 ) -> tuple[Updates, OptState]:
     """Return `update(*args, **kwargs)`, where leaves without a gradient are holes.
 
-    A `float0` comes back as it was.
+    A `float0` comes back as it was, and as one the indices of a sparse array.
     """
     arguments = given_by_name(args, kwargs)
-    updates, params = arguments.get("updates"), arguments.get("params")
+    updates, params = indices_as_float0(arguments.get("updates")), arguments.get("params")
     holed_updates = float0_as_holes(updates)
     holed_params = _without_gradient_as_holes(holed_updates, params)
     if holed_updates is updates and holed_params is params:

@@ -356,19 +356,24 @@ def remedy_or_leave_out(tree: PyTree) -> str:
     return _remedy_for_sparse(tree) or "Leave it out with masked(...) or partition(...)."
 
 
+def kinds_of_sparse() -> Any:
+    """Return the class of JAX's sparse arrays, or no class where nobody has imported them."""
+    return getattr(sys.modules.get("jax.experimental.sparse"), "JAXSparse", ())
+
+
 def _remedy_for_sparse(tree: PyTree, depth: int = 0) -> str:
     """Return what to do about a sparse array of JAX, two or more arrays to it; "" without one.
 
     Its path leaves out so many names in front.
     """
-    kind = getattr(sys.modules.get("jax.experimental.sparse"), "JAXSparse", ())
+    kind = kinds_of_sparse()
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
     for path, x in flat:
         if isinstance(x, kind):
             name, where = type(x).__name__, leaf_path(path[depth:])
             return (
-                f"{where} is a {name} of jax.experimental.sparse: let its array .data be the "
-                f"parameter, and make the {name} of that and its fixed indices in the loss."
+                f"{where} is a {name} of jax.experimental.sparse on one side only: let gradient "
+                f"and parameter be such, as of jax.experimental.sparse.grad, or dense, .todense()."
             )
     return ""
 

@@ -13,6 +13,7 @@ from gradxform.errors import did_you_mean, leaf_path, must_be, shown
 from gradxform.microbatching.accumulator import AccumulationType, Sink, aggregated_over_examples
 from gradxform.microbatching.batch import axis_of, check_divides, check_size, divided_batch
 from gradxform.types import Array, PyTree
+from gradxform.values.export_names import announce_named_tuples
 
 Function = Callable[..., Any]
 
@@ -292,3 +293,6 @@ def _number_of_real_microbatches(caller: str, asked: Any, number: int) -> Any:
     if not 0 <= asked <= number:
         raise ValueError(must_be(caller, "num_real_microbatches", f"from 0 to {number}", asked))
     return int(asked)
+
+
+announce_named_tuples(__name__)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import Tracer
-from gradxform.errors import TracedCallError, name_of, require_int32, shown
+from gradxform.errors import TracedCallError, name_of, remedy_for_pair, require_int32, shown
 from gradxform.types import Array, Scalar
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -387,7 +387,8 @@ def _checked(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) ->
         x = float(x)
     is_scalar = (isinstance(x, bool | int | float) or hasattr(x, "dtype")) and np.shape(x) == ()
     if not is_scalar or not any(jnp.issubdtype(jnp.result_type(x), kind) for kind in kinds):
-        raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
+        hint = remedy_for_pair(x)
+        raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.{hint}")
     return jnp.asarray(x)
 
 

@@ -5,6 +5,10 @@ from gradxform.schedules.basic import (
     linear_schedule as linear_schedule,
     polynomial_schedule as polynomial_schedule,
 )
+from gradxform.schedules.cooldown import (
+    cooldown_from as cooldown_from,
+    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
+)
 from gradxform.schedules.decay import (
     cosine_decay_restarts as cosine_decay_restarts,
     cosine_decay_schedule as cosine_decay_schedule,

@@ -19,7 +19,7 @@ from gradxform.schedules.schedule import (
     same_dtype,
     steps_since,
 )
-from gradxform.types import Array, Finite, NonNegative
+from gradxform.types import Array, Finite, NonNegative, StatefulSchedule
 from gradxform.values import Value
 from gradxform.values.fields import check_schedule, value
 
@@ -67,7 +67,9 @@ def as_schedule(x: Any) -> Callable[[Any], Any]:
 
 def schedule_or_none(x: Any) -> Callable[[Any], Any] | None:
     """Return `as_schedule(x)`, or None if `x` is neither a number nor a schedule."""
-    if isinstance(x, bool | np.bool_ | type) or (isinstance(x, Value) and x.never_schedule):
+    if isinstance(x, bool | np.bool_ | type | StatefulSchedule):
+        return None
+    if isinstance(x, Value) and x.never_schedule:
         return None
     if callable(x):
         return x
@@ -81,7 +83,9 @@ def schedule_of(part: Any, name: str, x: Any) -> Callable[[Any], Any]:
     """Return `as_schedule(x)` for a schedule of other schedules, or raise with the name of `x`."""
     schedule = schedule_or_none(x)
     if schedule is None:
-        raise TypeError(must_be(part, name, "a schedule, a function of the count or a number", x))
+        remedy = " Its state has no place there." if isinstance(x, StatefulSchedule) else ""
+        rule = "a schedule, a function of the count or a number"
+        raise TypeError(must_be(part, name, rule, x) + remedy)
     check_schedule(part, name, schedule)
     return schedule
 

@@ -170,7 +170,7 @@ class warmup_cosine_decay_schedule(Schedule):
         """Return the value on the climb or on the cosine."""
         count = as_count(count)
         climb = linear_schedule(self.init_value, self.peak_value, self.warmup_steps)(count)
-        steps = _add_joined_steps(self.decay_steps, self.warmup_steps, sign=-1)
+        steps = add_joined_steps(self.decay_steps, self.warmup_steps, sign=-1)
         remaining, _ = fractions_of_period(steps_since(count, self.warmup_steps), steps)
         cosine = half_cosine(remaining)
         if not (is_known(self.exponent) and self.exponent == 1):
@@ -256,7 +256,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
     begins: list[Any] = []
     for cycle in cycles[:-1]:
         begins.append(
-            _add_joined_steps(begins[-1], cycle.decay_steps) if begins else cycle.decay_steps
+            add_joined_steps(begins[-1], cycle.decay_steps) if begins else cycle.decay_steps
         )
     return join_schedules(tuple(cycles), tuple(begins))
 
@@ -269,7 +269,7 @@ def _check_joined_warmup(part: Any) -> None:
     check_steps(part, "warmup_steps")
 
 
-def _add_joined_steps(a: Any, b: Any, sign: int = 1) -> Any:
+def add_joined_steps(a: Any, b: Any, sign: int = 1) -> Any:
     """Return `a + sign * b` for numbers of steps, known ones or live ones."""
     if not (is_known(a) and is_known(b)):
         a, b = same_dtype(as_count(a), b)

@@ -9,6 +9,7 @@ from jax import lax
 
 from gradxform import tree
 from gradxform._jax.programs import by_program
+from gradxform.errors import shown
 from gradxform.leaves import dtype_of, no_gradient
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.training.gradients import check_call
@@ -73,7 +74,7 @@ def value_and_grad_from_state(
 
     Raises:
       ValueError: from the returned function, if the state holds no pair of `value` and `grad`, as
-        that of a line search with `store_grad=True` does.
+        that of a line search with `store_grad=True` does, or the gradient of some parameters only.
       KeyError: from the returned function, if the state holds several.
     """
 
@@ -92,6 +93,13 @@ def value_and_grad_from_state(
             function = no_gradient.value_and_grad(value_fn, argnums, has_aux)
             new, new_grad = function(params, *args, **kwargs)
             new_value, aux = new if has_aux else (new, None)
+            if jax.tree.structure(new_grad) != jax.tree.structure(grad):
+                raise ValueError(
+                    "value_and_grad_from_state: state holds the gradient of other trees than "
+                    f"these parameters: {shown(grad)}, and not {shown(new_grad)}. A search for "
+                    "some parameters only, or for one vector of all, does not know the point "
+                    "where all are; use jax.value_and_grad."
+                )
             # Both branches of a condition have the same dtypes.
             new_grad = jax.tree.map(lambda g, old: cast(g, dtype_of(old)), new_grad, grad)
             new_value = cast(jnp.asarray(new_value), dtype_of(value))

@@ -22,6 +22,7 @@ from gradxform.transforms.lbfgs.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PyTree
+from gradxform.values.export_names import announce_named_tuples
 
 # Why a run ended, by its code.
 REASONS = ("running", "converged", "stalled", "failed", "not finite", "max_evaluations")
@@ -128,7 +129,7 @@ def _run_minimization(
     def loss(params: Params, **_: Any) -> Array:
         value = fun(params)
         value = without_aux("minimize", "fun", value) if has_aux else value
-        loss = as_loss("minimize", value)
+        loss = as_loss("minimize", value, "the value of fun", "say has_aux=True")
         if jnp.issubdtype(jnp.result_type(value), jnp.integer) and not isinstance(value, int):
             raise TypeError(  # its gradient is 0 everywhere, as in a minimum
                 f"minimize: fun returned a scalar of dtype {jnp.result_type(value)}, which has no "
@@ -232,7 +233,8 @@ def _is_number(x: Any, known: Any, *kinds: Any) -> bool:
 def _evaluate_run(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
     """Return the value and the gradient, and the number of evaluations with this one."""
     stored = stored_pair(run.state)
-    if stored is None:
+    if stored is None or jax.tree.structure(stored[1]) != jax.tree.structure(run.params):
+        # None, or that of a search for a part of the parameters, which did not see where all go.
         value, grad = gradients_of("minimize", loss, run.params, (), Differentiation(), None)
         return value, grad, run.evaluations + 1
     value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
@@ -272,3 +274,6 @@ def _says_minimization_ends(x: Any) -> bool:
 def _ends_of_minimization(state: OptState) -> Iterator[Any]:
     """Yield the states that say when they are at an end."""
     return filter(_says_minimization_ends, jax.tree.leaves(state, is_leaf=_says_minimization_ends))
+
+
+announce_named_tuples(__name__)

@@ -189,7 +189,7 @@ def make_step(
 
     It returns `(params, state, loss)`, or `(params, state, (loss, aux))`, as `compute_gradients`
     and then `apply_gradients` would. Parts that want them get the extra arguments `value` (the
-    loss), `grad`, `value_fn` and `grad_fn`, such as a line search of Optax, or
+    loss), `grad`, `value_fn`, `obj_fn` and `grad_fn`, such as a line search of Optax, `sophia` or
     `sam(opaque_mode=True)`; a `drop_stale` gets the `grad_step` of this moment. Other extra
     arguments of the update are keyword arguments of the step. Steps of equal arguments share one
     program.
@@ -427,6 +427,8 @@ def _extra_arguments(
     names = extra_names(tx)
     if names is None:  # of another library: Optax's line searches refuse what they do not know
         return extra
+    if "value_fn" in extra:
+        extra["obj_fn"] = value_fn
     return {k: x for k, x in (extra | {"grad_fn": grad_fn}).items() if k in names}
 
 

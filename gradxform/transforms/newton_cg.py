@@ -342,7 +342,7 @@ class _Batch(NamedTuple):
         """Return the loss, the mean over devices that have parts of the batch."""
         product: Product = self.part.product
         loss, place = product.of_params("value_fn", self.value_fn, self.seen(ps), ps, self.extra)
-        return product.averaged(as_loss(self.part, loss(place)))
+        return product.averaged(as_loss(self.part, loss(place), "the value of value_fn"))
 
 
 def _product(x: Array, y: Array) -> tuple[Scalar]:

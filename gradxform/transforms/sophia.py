@@ -17,6 +17,7 @@ from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.linalg.curvature.diagonals import random_signs
 from gradxform.numerics import (
+    as_number,
     at_least_float32,
     bias_correction,
     cast,
@@ -110,7 +111,13 @@ class hutchinson_estimator_diag_hessian(Transform):
         ps, params_treedef = jax.tree.flatten(params)
         next_key, key = jax.random.split(state.key)
         z = jax.tree.unflatten(params_treedef, random_signs(ps, key))
-        hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
+
+        def loss(params: Params) -> Any:
+            value = obj_fn(params)
+            as_number(self, "the value of obj_fn", value)
+            return value
+
+        hz = jax.jvp(jax.grad(loss), (params,), (z,))[1]
         us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.engine import Columns, tree_sums
-from gradxform.errors import name_of, shown
+from gradxform.errors import name_of, remedy_for_pair, shown
 from gradxform.leaves import (
     align_params,
     align_slot,
@@ -109,14 +109,24 @@ def decay_at(x: Any, count: Array) -> tuple[Array, Array]:
     return decay, 1 - decay
 
 
-def as_loss(part: Any, value: Any) -> Array:
-    """Return the extra argument `value` as a scalar of the step, or raise if it is not one."""
+def as_loss(part: Any, value: Any, name: str = "value", remedy: str | None = None) -> Array:
+    """Return the extra argument `value` as a scalar of the step, or raise if it is not one.
+
+    Args:
+      part: the part, or its name.
+      value: the loss.
+      name: what it is called in messages.
+      remedy: what to do about a pair `(value, aux)`. Defaults to giving the value alone.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     dtype = getattr(value, "dtype", jnp.float32 if is_number else None)
     kinds = (jnp.floating, jnp.integer)
     is_real = dtype is not None and any(jnp.issubdtype(dtype, kind) for kind in kinds)
     if not is_real or jnp.shape(value) != ():
-        raise TypeError(f"{name_of(part)}: value must be the loss, a scalar, got {shown(value)}.")
+        hint = remedy_for_pair(value, *([] if remedy is None else [remedy]))
+        raise TypeError(
+            f"{name_of(part)}: {name} must be the loss, a scalar, got {shown(value)}.{hint}"
+        )
     return scalar(value)
 
 

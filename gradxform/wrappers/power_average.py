@@ -14,6 +14,7 @@ from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import copied_params
 from gradxform.types import Array, Params, PyTree
+from gradxform.values.export_names import announce_named_tuples
 from gradxform.wrappers.average import Averager, Rate
 
 __all__ = [
@@ -301,3 +302,6 @@ def _inner_products(t: Any, g: Any, other_t: Any, other_g: Any) -> np.ndarray:
     exponent = np.where(t < other_t, other_g, g)  # that of the later one
     scale = (g + 1) * (other_g + 1) / (g + other_g + 1)
     return scale * (earlier / later) ** exponent / later
+
+
+announce_named_tuples(__name__)

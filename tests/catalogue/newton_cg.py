@@ -85,6 +85,8 @@ REFUSED = [
      TypeError, "value_fn must be the loss, a function of the parameters, got 0.5."),
     ("one_step(NEWTON(), **GIVEN | {'value_fn': itself})",
      TypeError, "hessian_product: the value of value_fn must be one real number"),
+    ("one_step(NEWTON(), **GIVEN | {'value_fn': lambda p: (bowl(p), p)})",
+     TypeError, "hessian_product: the value of value_fn must be", "aux), give the value alone."),
     ("one_step(NEWTON(), **GIVEN | {'value_fn': of_batch})",
      TypeError, "hessian_product: value_fn needs the extra argument 'batch'"),
     ("one_step(NEWTON(curvature.hessian_product(of_batch)), **GIVEN)",

@@ -84,6 +84,8 @@ REFUSED = [
      TypeError, "hutchinson_estimator_diag_hessian: needs the extra argument 'obj_fn'"),
     ("one_step(gx.sophia(0.1), obj_fn=3.0)",
      TypeError, "obj_fn must be the loss as a function of the parameters, got 3.0."),
+    ("one_step(gx.sophia(0.1), obj_fn=lambda p: (0.5, p))",
+     TypeError, "the value of obj_fn must be one real number", "aux), give the value alone."),
     ("gx.sophia(0.1, hessian_diagonal_fn=None)",
      TypeError, "scale_by_sophia: hessian_diagonal_fn must have init and update"),
     ("gx.sophia(0.1, update_interval=0)", ValueError, "update_interval must be at least 1"),

@@ -14,6 +14,7 @@ from jax import export
 
 import gradxform as gx
 from tests.catalogue import CASES
+from tests.public import names_of
 
 pytest.importorskip("flatbuffers")
 pytestmark = pytest.mark.numeric
@@ -43,12 +44,21 @@ def extra_of(name):
 def test_every_state_is_written_and_read():
     states = {}
     for name, case in CASES.items():
-        if not case.foreign and "/" not in name:
-            states[name] = jax.eval_shape(case.tx.init, case.params())
+        states[name] = jax.eval_shape(case.tx.init, case.params())
     written = export.export(jax.jit(lambda states: states))(states).serialize()
     read = export.deserialize(written)
     assert read.in_tree == jax.tree.structure(((states,), {}))
     assert read.out_tree == jax.tree.structure(states)
+
+
+def test_every_tuple_that_has_a_public_name_is_written_and_read():
+    """Also the results of `minimize`, and states that only several devices have."""
+    classes = [x for module in (gx, gx.distributed) for x in names_of(module).values()]
+    tuples = {x for x in classes if isinstance(x, type) and issubclass(x, tuple)}
+    tree = {x.__name__: x(*[0.0] * len(x._fields)) for x in tuples if x.__module__[:4] == "grad"}
+    assert {"MinimizeResult", "ZeroFeedbackState", "ScaleByAdamState"} <= tree.keys()
+    written = export.export(jax.jit(lambda tree: tree))(tree).serialize()
+    assert export.deserialize(written).out_tree == jax.tree.structure(tree)
 
 
 def test_another_process_reads_and_runs_steps(tmp_path):

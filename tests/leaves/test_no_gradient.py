@@ -1,5 +1,7 @@
 """Integers, keys, functions among the parameters: holes, wherever no gradient comes to them."""
 
+import pickle
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -339,37 +341,83 @@ def test_what_compiles_a_step_says_how_to_part_a_model():
 # ---------------------------------------------------------------------------- sparse arrays of JAX
 
 
-def test_a_sparse_array_of_jax_says_what_to_do():
+def sparse_loss(p):
+    return jnp.sum((p["w"] @ p["b"] - 1) ** 2)
+
+
+DENSE = {"w": jnp.diag(jnp.arange(1.0, 4.0)).at[0, 2].set(-0.5), "b": jnp.linspace(0.5, 1.0, 3)}
+SPARSE_GRADIENTS = {
+    "allow_int": lambda p: jax.grad(sparse_loss, allow_int=True)(p),
+    "sparse.grad": lambda p: jax.experimental.sparse.grad(sparse_loss)(p),
+    "compute_gradients": lambda p: gx.compute_gradients(sparse_loss, p)[1],
+    "equinox": eqx.filter_grad(sparse_loss),
+}
+SPARSE_RULES = [
+    gx.sgd(0.1, momentum=0.9),
+    gx.chain(gx.clip_by_global_norm(0.1), gx.adamw(0.1)),
+    gx.muon(0.1),
+    gx.masked(gx.adam(0.1), gx.path_matches("w")),
+    gx.quantize_state(gx.adam(0.1), min_size=0),
+    gx.apply_if_finite(gx.moving_average(gx.lion(0.1), 0.9), 3),
+]
+
+
+@pytest.mark.parametrize(
+    "kind, tx", [*(("BCOO", tx) for tx in SPARSE_RULES), ("BCSR", SPARSE_RULES[1])], ids=str
+)
+def test_a_sparse_array_of_jax_steps_as_its_values(kind, tx):
     sparse = pytest.importorskip("jax.experimental.sparse")
-    dense = {"w": jnp.eye(3), "b": jnp.ones(3)}
-    params = {**dense, "w": sparse.BCOO.fromdense(dense["w"])}
-    words = r"\['w'\] is a BCOO of jax\.experimental\.sparse: let its array \.data be the parameter"
-    for tx in (gx.sgd(0.1), gx.adam(0.1), gx.clip_by_global_norm(1.0), gx.muon(0.1)):
-        for given in (dense, params):
-            with pytest.raises((TypeError, ValueError), match=words):
-                tx.update(params, tx.init(given), given)
-    # Also where the gradient alone is dense, and the state does not tell.
-    with pytest.raises(ValueError, match=words):
-        gx.sgd(0.1).update(dense, gx.sgd(0.1).init(params), params)
-    # What the message says.
-    of, indices = params["w"].data, params["w"].indices
+    array = getattr(sparse, kind).fromdense(DENSE["w"])
+    fixed = jax.tree.leaves(array)[1:]
 
     def of_data(p):
-        w = sparse.BCOO((p["w"], indices), shape=(3, 3))
-        return jnp.sum((w @ p["b"]) ** 2)
+        return sparse_loss(p | {"w": type(array)((p["w"], *fixed), shape=(3, 3))})
 
-    tx, data = gx.adam(0.1), {"w": of, "b": params["b"]}
-    new, _ = gx.apply_gradients(tx, jax.grad(of_data)(data), tx.init(data), data)
-    assert of_data(new) < of_data(data)
-    # A gradient that leaves the indices out, as Equinox gives it, trains the BCOO itself.
+    data = {"w": array.data, "b": DENSE["b"]}
+    state = tx.init(data)
+    for _ in range(3):
+        updates, state = tx.update(jax.grad(of_data)(data), state, data)
+        data = gx.apply_updates(data, updates)
+    for name, grad in SPARSE_GRADIENTS.items():
+        params = DENSE | {"w": array}
+        now = tx.init(params)
+        for _ in range(3):
+            updates, now = jax.jit(tx.update)(grad(params), now, params)
+            params = gx.apply_updates(params, updates)
+        np.testing.assert_allclose(params["w"].data, data["w"], rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(params["b"], data["b"], rtol=1e-5, err_msg=name)
+        for x, old in zip(jax.tree.leaves(params["w"])[1:], fixed, strict=True):
+            np.testing.assert_array_equal(x, old)
+        sizes = [sum(x.size for x in jax.tree.leaves(s)) for s in (now, state)]
+        assert sizes[0] == sizes[1], name  # nothing is kept for the indices
 
-    def of_bcoo(p):
-        return jnp.sum((p["w"] @ p["b"]) ** 2)
 
-    again, state = gx.apply_gradients(tx, eqx.filter_grad(of_bcoo)(params), tx.init(params), params)
-    np.testing.assert_array_equal(again["w"].data, new["w"])
-    np.testing.assert_array_equal(again["w"].indices, indices)
-    assert state[0].mu["w"].data.shape == of.shape
+def test_a_step_trains_a_sparse_array_of_jax():
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    params = DENSE | {"w": sparse.BCOO.fromdense(DENSE["w"])}
+    tx = gx.adam(0.1)
+    moved, state, loss = gx.make_step(tx, sparse_loss)(
+        jax.tree.map(jnp.copy, params), tx.init(params)
+    )
+    np.testing.assert_array_equal(moved["w"].indices, params["w"].indices)
+    assert sparse_loss(moved) < loss
+    pickled = pickle.loads(pickle.dumps(state))
+    assert jax.tree.structure(pickled) == jax.tree.structure(state)
+    # A loop that adds whole trees is stopped before it adds indices to indices.
+    updates, _ = tx.update(sparse.grad(sparse_loss)(params), state, params)
+    with pytest.raises(TypeError):
+        jax.tree.map(jnp.add, params, updates)
+
+
+def test_a_sparse_array_of_jax_on_one_side_only_is_refused():
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    params = DENSE | {"w": sparse.BCOO.fromdense(DENSE["w"])}
+    grads = sparse.grad(sparse_loss)(params)
+    words = r"\['w'\] is a BCOO of jax\.experimental\.sparse on one side only: .* \.todense\(\)\."
+    for tx in (gx.sgd(0.1), gx.adam(0.1), gx.clip_by_global_norm(1.0), gx.muon(0.1)):
+        for g, p in ((grads, DENSE), (DENSE, params)):
+            with pytest.raises((TypeError, ValueError), match=words):
+                tx.update(g, tx.init(p), p)
 
 
 LONG = np.dtype(np.longdouble)

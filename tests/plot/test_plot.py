@@ -22,6 +22,7 @@ SCHEDULES = {
     "constant_schedule": gx.constant_schedule(0.5),
     "cosine_decay_restarts": gx.cosine_decay_restarts(1.0, 20),
     "cosine_decay_schedule": gx.cosine_decay_schedule(1.0, 80),
+    "cooldown_from": gx.cooldown_from(gx.linear_schedule(0.0, 1.0, 40), 30, 20),
     "cosine_onecycle_schedule": gx.cosine_onecycle_schedule(80, 1.0),
     "cosine_sign_decay": gx.cosine_sign_decay(80),
     "exponential_decay": gx.exponential_decay(1.0, 10, 0.5, staircase=True),
@@ -45,6 +46,7 @@ SCHEDULES = {
     "warmup_exponential_decay_schedule": gx.warmup_exponential_decay_schedule(
         0.0, 1.0, 10, 10, 0.5
     ),
+    "warmup_stable_decay_schedule": gx.warmup_stable_decay_schedule(0.0, 1.0, 10, 20, 80),
 }
 OPTIMIZERS = {
     "adabelief": gx.adabelief(0.1),

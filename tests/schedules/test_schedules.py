@@ -104,6 +104,14 @@ ADDED = [
     spelled("cyclic_schedule", 0.1, 1.0, 30, "exp_range", 1.01),
     spelled("warmup_cosine_decay_schedule", 0.1, 0.0, 10, 100, -0.3),
     spelled("warmup_cosine_decay_schedule", 0.1, 0.0, 10, 100, 0.3, 2.0),
+    spelled("warmup_stable_decay_schedule", 0.1, 1.0, 10, 30, 100),
+    spelled("warmup_stable_decay_schedule", 0.0, 1.0, 0.1, 0.333, 100, 0.2, "linear"),
+    spelled("warmup_stable_decay_schedule", 0.0, 0.1, 0, 100, 100, 0.3, "cosine"),
+    spelled("warmup_stable_decay_schedule", 0.0, 1.0, 70, 0.3, 100, shape="1-square"),
+    spelled("cooldown_from", 0.7, 40, 50),
+    spelled("cooldown_from", gx.linear_schedule(0.0, 1.0, 60), 30, 40, "linear", 0.1),
+    spelled("cooldown_from", gx.cosine_decay_schedule(1.0, 90), 12.5, 30.5, "cosine", 2.0),
+    spelled("cooldown_from", 1.0, 0, 100, "1-square"),
 ]
 
 EVERY = [
@@ -228,7 +236,30 @@ def warmed_up(n, init, peak, warmup, steps, end=0.0, exponent=1.0):
     return end + (peak - end) * ((1 + math.cos(math.pi * t)) / 2) ** exponent
 
 
+def cooled(n, schedule, start, steps, shape="1-sqrt", end=0.0):
+    """Haegele et al., section 3, from the value at `start`."""
+    if n < start:
+        return float(gx.as_schedule(schedule)(n))
+    t = min((n - start) / steps, 1)
+    share = {
+        "1-sqrt": 1 - math.sqrt(t),
+        "linear": 1 - t,
+        "cosine": (1 + math.cos(math.pi * t)) / 2,
+        "1-square": 1 - t**2,
+    }[shape]
+    return end + (float(gx.as_schedule(schedule)(start)) - end) * share
+
+
+def stable(n, init, peak, warmup, decay, total, end=0.0, shape="1-sqrt"):
+    warmup, decay = (round(x * total) if 0 < x < 1 else x for x in (warmup, decay))
+    if n < warmup:
+        return init + (peak - init) * n / warmup
+    return cooled(n, peak, total - decay, decay, shape, end)
+
+
 REFERENCES = {
+    "warmup_stable_decay_schedule": stable,
+    "cooldown_from": cooled,
     "cyclic_schedule": cyclic,
     "warmup_cosine_decay_schedule": warmed_up,
     "polynomial_schedule": cycled,
@@ -276,6 +307,14 @@ def ends(rng):
         warm = gx.warmup_cosine_decay_schedule(init, peak, warmup, steps, end, power)
         yield warm, 0, init, steps, end
         yield warm, warmup, peak, steps + 1, end
+    for shape in ("1-sqrt", "linear", "cosine", "1-square", gx.linear_schedule(peak, 0.0, warmup)):
+        decay = gx.cooldown_from(gx.constant_schedule(init), warmup, steps, shape, end)
+        yield decay, warmup, init, warmup + steps, end
+        yield decay, warmup - 1, init, warmup + steps + 1, end
+    wsd = gx.warmup_stable_decay_schedule(init, peak, warmup, steps, 2 * steps, end)
+    yield wsd, 0, init, 2 * steps, end
+    yield wsd, warmup, peak, 2 * steps + 1, end
+    yield wsd, steps, peak, steps - 1, peak
     decay = gx.warmup_exponential_decay_schedule(init, peak, warmup, steps, 0.5)
     yield decay, 0, init, warmup, peak
     decay = gx.exponential_decay(init, warmup, 0.1, end_value=init * 0.5)
@@ -334,6 +373,14 @@ LARGE = [0, 1, 999, 2**24, 2**24 + 1, 2**24 + 3, 29_999_999, 30_000_000, 2**31 -
         (gx.polynomial_schedule(1.0, 0.0, 2, 1001, cycle=True), lambda n: cycled(n, 1, 0, 2, 1001)),
         (gx.cosine_decay_restarts(1.0, 1001), lambda n: restarts(n, 1.0, 1001)),
         (gx.cosine_decay_restarts(1.0, 1001, 1.0), lambda n: restarts(n % 1001, 1.0, 1001, 1.0)),
+        (
+            gx.cooldown_from(1.0, 2**24 + 1, 30_000_000 - 2**24, "linear"),
+            lambda n: cooled(n, 1.0, 2**24 + 1, 30_000_000 - 2**24, "linear"),
+        ),
+        (
+            gx.warmup_stable_decay_schedule(0.0, 1.0, 2**24, 3, 30_000_000),
+            lambda n: stable(n, 0.0, 1.0, 2**24, 3, 30_000_000),
+        ),
         (gx.join_schedules((1.0, 2.0), (2**24 + 1,)), lambda n: 1.0 + (n >= 2**24 + 1)),
         (
             gx.piecewise_constant_schedule(1.0, {2**24 + 1: 2, 30_000_000: 2}),
@@ -729,6 +776,38 @@ WRONG = [
         ValueError,
         "decay_rate must be greater",
     ),
+    ("cooldown_from", (1.0, -1, 10), ValueError, "start must be at least 0, got -1"),
+    ("cooldown_from", (1.0, 5, 0), ValueError, "steps must be greater than 0, got 0"),
+    ("cooldown_from", ("1", 5, 9), TypeError, "schedule must be a schedule, a function of the co"),
+    (
+        "cooldown_from",
+        (1.0, 5, 9, "cosin"),
+        ValueError,
+        "shape must be one of '1-sqrt', 'linear', 'cosine', '1-square', or a schedule, got 'cosin'."
+        " Did you mean 'cosine'?",
+    ),
+    ("cooldown_from", (1.0, 5, 9, 0.5), ValueError, "'1-square', or a schedule, got 0.5"),
+    ("cooldown_from", (1.0, 5, 9, lambda a, b: a), TypeError, "shape must be a schedule, a funct"),
+    ("cooldown_from", (1.0, 5, 9, "linear", math.inf), ValueError, "end_value must be finite"),
+    (
+        "cooldown_from",
+        (gx.schedules.WrappedSchedule(abs), 5, 9),
+        TypeError,
+        "got WrappedSchedule(schedule_fn=abs). Its state has no place there.",
+    ),
+    (
+        "warmup_stable_decay_schedule",
+        (0, 1, 60, 0.5, 100),
+        ValueError,
+        "total_steps must be at least warmup_steps + decay_steps, got 100 for 60 + 50.",
+    ),
+    ("warmup_stable_decay_schedule", (0, 1, 10, 1.0, 99), ValueError, "decay_steps=1.0 may be one"),
+    ("warmup_stable_decay_schedule", (0, 1, 1.0, 10, 99), ValueError, "warmup_steps=1.0 may be"),
+    ("warmup_stable_decay_schedule", (0, 1, 9, 0.001, 99), ValueError, "decay_steps=0.001 of 99"),
+    ("warmup_stable_decay_schedule", (0, 1, 9, 0, 99), ValueError, "decay_steps must be greater"),
+    ("warmup_stable_decay_schedule", (0, 1, -9, 9, 99), ValueError, "warmup_steps must be at leas"),
+    ("warmup_stable_decay_schedule", (0, 1, 9, 9, 1e-5), ValueError, "total_steps must be at leas"),
+    ("warmup_stable_decay_schedule", (0, 1, 9, 9, 99, 0, "exp"), ValueError, "shape must be one"),
     ("sgdr_schedule", ([],), ValueError, "sgdr_schedule: cosine_kwargs must hold at least one"),
     ("sgdr_schedule", ([3],), TypeError, "sgdr_schedule: cosine_kwargs[0] must be a dict, got 3"),
     (
@@ -783,7 +862,7 @@ def test_a_number_that_decides_the_program_must_not_be_traced():
 
 def test_every_schedule_is_tested():
     tested = {p.values[0] for p in EVERY}
-    named = {n for n in names_of(gx) if re.search(r"_(schedules?|decay|decay_restarts)$", n)}
+    named = {n for n in names_of(gx) if re.search(r"_(schedules?|decay|decay_restarts|from)$", n)}
     others = {"as_schedule", "scale_by_schedule", "decoupled_weight_decay", "layerwise_decay"}
     assert named - others <= tested
 

@@ -197,7 +197,12 @@ def test_a_loss_whose_squares_leave_float32_has_the_same_minimum(tx):
         (
             lambda: gx.minimize(lambda x: x, START, gx.sgd(0.1)),
             TypeError,
-            "minimize: value must be",
+            "minimize: the value of fun must be the loss, a scalar, got an array",
+        ),
+        (
+            lambda: gx.minimize(lambda x: (x @ x, x), START, gx.sgd(0.1)),
+            TypeError,
+            r"minimize: the value of fun must be .* Of a pair \(value, aux\), say has_aux=True\.",
         ),
         (
             lambda: gx.minimize(lambda: 1.0, START, gx.sgd(0.1)),

@@ -284,6 +284,15 @@ def test_sam_gets_the_gradients_at_other_places():
     close(p, gx.apply_updates(params(), updates), atol=1e-5)
 
 
+@pytest.mark.parametrize("tx", [gx.sophia(0.1), gx.adahessian(0.1)], ids=["sophia", "adahessian"])
+def test_estimates_of_curvature_get_the_loss_of_the_batch(tx):
+    p, state = params(), tx.init(params())
+    grads = jax.grad(loss_fn)(p, X)
+    updates, _ = tx.update(grads, state, p, obj_fn=lambda p: loss_fn(p, X))
+    moved, _, _ = gx.make_step(tx, loss_fn)(params(), tx.init(params()), X)
+    close(moved, gx.apply_updates(p, updates))
+
+
 def test_a_learning_rate_may_be_traced():
     def after(rate):
         return gx.make_step(gx.sgd(rate), loss_fn)(params(), gx.sgd(0.1).init(params()), X)[0]

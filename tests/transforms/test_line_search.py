@@ -148,10 +148,74 @@ def test_a_loss_with_aux_makes_the_same_steps(name):
         for options, loss in (({"has_aux": True}, both), ({}, lambda *xs: both(*xs)[0]))
     )
     np.testing.assert_allclose(new, old, rtol=1e-5)
-    tx = BY_NAME[name](has_aux=True)
-    with pytest.raises(TypeError, match=r"value_fn must return a pair .*leave out has_aux"):
-        one = jnp.ones(2)
-        tx.update(-one, tx.init(one), one, value=1.0, grad=one, value_fn=himmelblau)
+
+
+def test_a_search_for_some_parameters_is_not_asked_for_the_gradient_of_all():
+    params = {"w": jnp.ones(2), "v": jnp.full(2, 0.5)}
+    tx = AROUND["partition"](gx.scale_by_zoom_linesearch(20))
+
+    def loss(p):
+        return himmelblau(p["w"]) + jnp.sum((p["v"] - 1) ** 2)
+
+    words = r"gradient of other trees than these parameters: .* use jax\.value_and_grad"
+    with pytest.raises(ValueError, match=words):
+        gx.value_and_grad_from_state(loss)(params, state=tx.init(params))
+
+
+AROUND = {
+    "lbfgs": lambda search: gx.lbfgs(0.7, 3, linesearch=search),
+    "partition": lambda search: gx.partition(
+        {"a": gx.chain(gx.sgd(0.1), search), "b": gx.sgd(0.1)}, {"w": "a", "v": "b"}
+    ),
+    "apply_if_finite": lambda search: gx.apply_if_finite(gx.chain(gx.sgd(0.1), search), 3),
+    "inject": lambda search: gx.inject_hyperparams(
+        lambda learning_rate: gx.chain(gx.sgd(learning_rate), search)
+    )(0.1),
+    "moving_average": lambda search: gx.moving_average(gx.chain(gx.sgd(0.1), search), 0.9),
+}
+LOOPS = [
+    *((around, "by hand") for around in AROUND),
+    ("lbfgs", "make_step"),
+    ("lbfgs", "minimize"),
+    ("partition", "minimize"),
+]
+
+
+@pytest.mark.parametrize("around, loop", LOOPS)
+def test_aux_passes_whatever_is_around_the_search(around, loop):
+    def both(p):
+        return himmelblau(p["w"]) + jnp.sum((p["v"] - 1) ** 2), {"sum": p["w"] + p["v"]}
+
+    def run(has_aux):
+        loss = both if has_aux else lambda p: both(p)[0]
+        params = {"w": jnp.ones(2), "v": jnp.full(2, 0.5)}
+        tx = AROUND[around](gx.scale_by_zoom_linesearch(20, has_aux=has_aux))
+        if loop == "minimize":
+            result = gx.minimize(loss, params, tx, 0.0, 20, has_aux)
+            if has_aux:
+                np.testing.assert_array_equal(
+                    result.aux["sum"], result.params["w"] + result.params["v"]
+                )
+            return result.params
+        step, state = gx.make_step(tx, loss, has_aux=has_aux), tx.init(params)
+
+        @jax.jit
+        def by_hand(params, state):
+            out, grad = jax.value_and_grad(loss, has_aux=has_aux)(params)
+            given = {"value": out[0] if has_aux else out, "grad": grad, "value_fn": loss}
+            updates, state = tx.update(grad, state, params, **given)
+            return gx.apply_updates(params, updates), state, out
+
+        for _ in range(4):
+            at = params["w"] + params["v"]
+            params, state, out = (step if loop == "make_step" else by_hand)(params, state)
+            if has_aux:
+                np.testing.assert_array_equal(out[1]["sum"], at)
+        return params
+
+    with_aux, without = run(True), run(False)
+    for key, p in without.items():
+        np.testing.assert_allclose(with_aux[key], p, rtol=1e-4, atol=1e-6)
 
 
 def test_value_and_grad_from_state_evaluates_stored_steps_for_aux_alone():

@@ -34,6 +34,7 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import align, is_hole, path_at, with_paths
 from gradxform.numerics import cast
 from gradxform.types import Array, Params, PerDevice, Slot
+from gradxform.values.export_names import announce_named_tuples
 
 
 class ZeroFeedbackState(NamedTuple):
@@ -350,3 +351,6 @@ def _flat_zero1_parcel(parcel: Parcel) -> Array:
 def _unflat_zero1_parcel(x: Array, shape: tuple[int, ...]) -> Array:
     """Return arrays of that shape from filled-up rows, or from a single row."""
     return jnp.reshape(x[..., : math.prod(shape)], (*x.shape[:-1], *shape))
+
+
+announce_named_tuples(__name__)

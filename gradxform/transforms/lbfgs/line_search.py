@@ -63,9 +63,12 @@ class Line(NamedTuple):
     def loss(self, params: Params) -> Array:
         """Return the loss as a scalar of the step."""
         value = self.value_fn(params)
-        if self.part.has_aux:
+        # A loop such as `make_step` leaves aux out for all parts.
+        if self.part.has_aux and isinstance(value, tuple):
             value = without_aux(self.part, "value_fn", value)
-        return as_loss(self.part, value)
+        return as_loss(
+            self.part, value, "the value of value_fn", "let the search have has_aux=True"
+        )
 
     def like(self, grad: Updates, slot: Any) -> Any:
         """Return a slot with this gradient, but with its old leaves where there is no update."""
@@ -201,7 +204,8 @@ class scale_by_backtracking_linesearch(Transform):
       store_grad: whether to compute and keep the gradient at p + u, for
         `value_and_grad_from_state`.
       verbose: whether to print a line when a search fails.
-      has_aux: whether `value_fn` returns a pair `(value, aux)`. The search looks at the value.
+      has_aux: whether `value_fn` may return a pair `(value, aux)`. The search looks at the value;
+        `value_and_grad_from_state` with `has_aux` returns aux at the parameters that it chose.
         Keyword-only.
 
     Raises:

@@ -120,8 +120,7 @@ class scale_by_zoom_linesearch(Transform):
       initial_guess_strategy: "keep" to try the t of the last search first, as for gradient descent;
         "one" to try 1, as for L-BFGS and other methods that know the curvature.
       verbose: whether to print a line when a search fails.
-      has_aux: whether `value_fn` returns a pair `(value, aux)`. The search looks at the value.
-        Keyword-only.
+      has_aux: as in `scale_by_backtracking_linesearch`. Keyword-only.
 
     Raises:
       TypeError: at update, without one of the three extra arguments, or if one is of a wrong kind.
