@@ -403,6 +403,7 @@ from gradxform.transforms.curvature_diagonal import (
 from gradxform.transforms.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
     ProdigyState as ProdigyState,
+    ProdigyWithLimitState as ProdigyWithLimitState,
     step_by_dadapt_adamw as step_by_dadapt_adamw,
     step_by_prodigy as step_by_prodigy,
 )
@@ -859,6 +860,7 @@ from gradxform.wrappers.stored.storage import (
     quantize_state as quantize_state,
     state_dtype as state_dtype,
 )
+from gradxform.wrappers.trac import TracState as TracState, trac as trac
 from gradxform.wrappers.variable_names import variable_names as variable_names
 from gradxform.wrappers.with_metrics import (
     WithMetricsState as WithMetricsState,

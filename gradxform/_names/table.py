@@ -343,7 +343,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
         "gradxform.transforms.counts": "CountUpdatesState count_updates",
         "gradxform.transforms.curvature_diagonal": "EstimateDiagonalState ScaleByCurvatureDiagonalState estimate_diagonal scale_by_curvature_diagonal",
-        "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState step_by_dadapt_adamw step_by_prodigy",
+        "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState ProdigyWithLimitState step_by_dadapt_adamw step_by_prodigy",
         "gradxform.transforms.densify": "densify",
         "gradxform.transforms.dion": "DionState scale_by_dion",
         "gradxform.transforms.dion2": "Dion2State scale_by_dion2",
@@ -459,6 +459,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.spikes": "SkipLossSpikesState skip_loss_spikes",
         "gradxform.wrappers.stacked": "stacked",
         "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
+        "gradxform.wrappers.trac": "TracState trac",
         "gradxform.wrappers.variable_names": "variable_names",
         "gradxform.wrappers.with_metrics": "WithMetricsState with_metrics",
     },
@@ -541,7 +542,7 @@ CONFIG_NAMES: dict[str, str] = {
         " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
         " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
         " stochastic_weight_average subtract_surrogate_gap sum_of"
-        " tam tiger trace"
+        " tam tiger trac trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"

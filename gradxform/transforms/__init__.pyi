@@ -122,6 +122,7 @@ from gradxform.transforms.curvature_diagonal import (
 from gradxform.transforms.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
     ProdigyState as ProdigyState,
+    ProdigyWithLimitState as ProdigyWithLimitState,
     step_by_dadapt_adamw as step_by_dadapt_adamw,
     step_by_prodigy as step_by_prodigy,
 )
