@@ -189,6 +189,7 @@ from gradxform.optimizers.radial import adamp as adamp, sgdp as sgdp
 from gradxform.optimizers.ranger import ranger21 as ranger21
 from gradxform.optimizers.schedule_free import (
     schedule_free_adamw as schedule_free_adamw,
+    schedule_free_plus as schedule_free_plus,
     schedule_free_prodigy as schedule_free_prodigy,
     schedule_free_radam as schedule_free_radam,
     schedule_free_sgd as schedule_free_sgd,
@@ -605,6 +606,10 @@ from gradxform.transforms.scaling import (
     scale as scale,
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
+)
+from gradxform.transforms.schedule_free_plus import (
+    ScheduleFreePlusState as ScheduleFreePlusState,
+    step_by_schedule_free_plus as step_by_schedule_free_plus,
 )
 from gradxform.transforms.scion import scale_by_lmo as scale_by_lmo
 from gradxform.transforms.shampoo.distributed_shampoo import (

@@ -324,6 +324,10 @@ from gradxform.transforms.scaling import (
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
 )
+from gradxform.transforms.schedule_free_plus import (
+    ScheduleFreePlusState as ScheduleFreePlusState,
+    step_by_schedule_free_plus as step_by_schedule_free_plus,
+)
 from gradxform.transforms.scion import scale_by_lmo as scale_by_lmo
 from gradxform.transforms.shampoo.distributed_shampoo import (
     DistributedShampooState as DistributedShampooState,
