@@ -47,6 +47,7 @@ WRAPPERS = {
         "sam",
         "scale_by_galore",
         "split_real_and_imaginary",
+        "trac",
         "variable_clipping",
     ),
     "storage": (

@@ -12,7 +12,7 @@ REACH = 6.5  # how far from x terms count: exp(-REACH^2) = 4e-19
 
 
 def erfi(x: Array) -> Array:
-    """Return erfi(x) = -i erf(i x), elementwise; where that overflows, the largest such number.
+    """Return -i erf(i x) elementwise; where that overflows, the largest such number.
 
     That is exp(x^2) times Dawson's integral, by a sum in which nothing cancels, over odd n > 0 and
     with t = n / 4:

@@ -227,9 +227,10 @@ class step_by_prodigy(ArrayRule):
         d' = min(D, growth_rate d)       (as long as d = d0: D)
 
     Leave the learning rate at 1, or let a schedule shape it: a decay to 0, after a warmup if
-    needed. `current_learning_rate` is that times d, and `metrics` shows d as `estim_lr`. As long as all gradients are 0, d does not change (in Optax it becomes NaN, and stays
-    so). As in Optax, eps is multiplied by the new estimate, and the step is debiased as Adam's is;
-    in the authors' code that is an option, and off.
+    needed. `current_learning_rate` is that times d, and `metrics` shows d as `estim_lr`. As long
+    as all gradients are 0, d does not change (in Optax it becomes NaN, and stays so). As in Optax,
+    eps is multiplied by the new estimate, and the step is debiased as Adam's is; in the authors'
+    code that is an option, and off.
 
     Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
     in `master_weights(...)`.

@@ -77,8 +77,11 @@ class step_by_schedule_free_plus(ArrayRule):
     p are the parameters, where gradients are taken. Evaluate and save x: `eval_params(state,
     params)`, or `swap`. `update` needs the loss of the batch, `value=`, which must be 0 at best.
     Leave the learning rate at 1, or let it warm up; it counts as eps at least. The decay is
-    multiplied by a squared, so that values of 20 to 50 are usual. As long as all gradients are 0, a
-    is 0 (the authors' code divides by 0 then).
+    multiplied by a squared, so that values of 20 to 50 are usual.
+
+    As long as all gradients are 0, a is 0, where the authors' code divides by 0; it is at most 4e9
+    in float32. With a norm_decay, their code keeps e / (1 - norm_decay^t) in the place of e, which
+    then grows without bound.
 
     Must be the last part of a chain, because its updates must be applied unchanged.
 
@@ -145,6 +148,8 @@ class step_by_schedule_free_plus(ArrayRule):
         gap = jnp.maximum(as_loss(self, value) + share * clipped(along), 0)
         rate = jnp.maximum(value_at(self.learning_rate, state.count), scalar(self.eps))
         a = rate * ratio_or_zero(gap, e * bias_correction(self.norm_decay, count))
+        # With a loss over a tiny gradient, its square and what z comes to would overflow.
+        a = jnp.minimum(a, float(jnp.finfo(a.dtype).max) ** 0.25)
         max_lr = jnp.maximum(state.max_lr, a)
         weight = max_lr ** scalar(self.weight_lr_power)
         weight = weight * scalar(count) ** scalar(self.weight_step_power)

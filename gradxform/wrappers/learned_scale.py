@@ -1,4 +1,4 @@
-"""Wrappers that learn by how much to scale all that an optimizer has moved the parameters so far."""
+"""Wrappers that learn by how much to scale all that an optimizer has moved the parameters."""
 
 from typing import Any
 

@@ -25,6 +25,10 @@ class MechanicState(NamedTuple):
     s: Array  # (num_betas,), at least float32; the scales
     x0: Slot  # like params, at least float32; the first parameters
 
+    def metrics(self) -> dict[str, Array]:
+        """Return the count and the scale S."""
+        return {"count": self.count, "scale": jnp.sum(self.s, -1)}
+
 
 @transform
 class mechanize(LearnedScale):

@@ -43,7 +43,7 @@ from gradxform.types import (
     PyTree,
     Slot,
 )
-from gradxform.wrappers.changed_steps import check_changeable
+from gradxform.wrappers.changed_steps import check_changeable, told_start
 from gradxform.wrappers.parts import (
     all_parts,
     check_movable,
@@ -262,9 +262,12 @@ class schedule_free(Transform):
         has_x = getattr(state, "_fields", None) == ScheduleFreeWithXState._fields
         state = check_state(self, state, ScheduleFreeWithXState if has_x else ScheduleFreeState)
         inverse = 1 / state.b1  # of the b1 that the parameters were computed with; it may change
-        place = state.z if self.base_at_z else params
+        place, base_state = params, state.base_optimizer_state
+        if self.base_at_z:
+            place = state.z
+            base_state = told_start(self.base_optimizer, base_state, params, place)
         base_updates, base_state = call_update(
-            self.base_optimizer, updates, state.base_optimizer_state, place, extra
+            self.base_optimizer, updates, base_state, place, extra
         )
         state, c = self._counted(state, base_state)
         us, treedef = jax.tree.flatten(base_updates)
@@ -276,9 +279,8 @@ class schedule_free(Transform):
         rule = _step_with_x if has_x else _step_without_x
         rows = engine.map_rows(rule, columns, inverse, state.b1, c)
         new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
-        # Its copies are where its own updates lead: to z, or from y to where y does not go.
-        if keeps_copies(self.base_optimizer) and not self.base_at_z:
-            places = [apply_updates(params, x) for x in (base_updates, new)]
+        if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
+            places = apply_updates(place, base_updates), apply_updates(params, new)
             base_state = tell_moved(self.base_optimizer, base_state, *places)
         trees = {
             k: slot.rebuilt([row[1 + i] for row in rows])

@@ -85,12 +85,12 @@ OPTIMIZERS: dict[str, Case] = {
     ),
     "schedule_free_prodigy": Case(
         gx.schedule_free_prodigy(
-            *(FALLING, 0.6, 0.9, 0.7, 1e-2, 0.01, 2.0, 0.1, 1.5),
+            *(FALLING, 0.6, 0.9, 0.7, 1e-2, 0.05, 0.5, 0.1, 1.5),
             growth_rate=1.3,
             weight_step_power=0.5,
         ),
         ref.schedule_free(
-            ref.prodigy(falling, 0.0, 0.9, 0.7, 1e-2, 0.01, 2.0, 0.1, growth=1.3, debias=False),
+            ref.prodigy(falling, 0.0, 0.9, 0.7, 1e-2, 0.05, 0.5, 0.1, growth=1.3, debias=False),
             falling,
             *(0.6, 1.5, False, 0.5),
             d=lambda state: state[4],

@@ -5,7 +5,7 @@ from tests import references as ref
 from tests.catalogue.case import ADAM, SGD, Case, with_lr
 from tests.catalogue.dadapt import steady
 
-# Gradients that go on pointing the same way: a scale of 0 leads to x0, and then only roundings move.
+# Gradients that go on pointing the same way: at a scale of 0, only roundings would move.
 WRAPPERS: dict[str, Case] = {
     "trac": Case(
         gx.trac(gx.adam(0.5), s_init=0.3),

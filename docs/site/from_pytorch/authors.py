@@ -32,8 +32,8 @@ ROWS = [
         "gx.schedule_free_prodigy(b2=0.9, estim_lr0=0.001)",
         1e-10,
         "schedulefree.ScheduleFreeWrapper",
-        "`weight_decay_at_y` is not multiplied by the estimate there; that of Prodigy is, here too. "
-        "ProdigyPlusScheduleFree changes Prodigy in many ways, and is not here",
+        "`weight_decay_at_y` is not multiplied by the estimate there; that of Prodigy is, here "
+        "too. ProdigyPlusScheduleFree changes Prodigy in many ways, and is not here",
     ),
     Row(
         "ScheduleFreeWrapper(Prodigy(lr=1.0, betas=(0.0, 0.9), d0=0.001), momentum=0.9), "
@@ -50,7 +50,9 @@ ROWS = [
         "average_start=2, anneal_steps=6)",
         1e-10,
         "schedulefree.AdamCScheduleFreePlusPaper",
-        "the argument of `step_func` is `value=` of `update`",
+        "the argument of `step_func` is `value=` of `update`. With `polyak_beta`, the corrected "
+        "average of norms is kept there in the place of the average, and grows without bound: "
+        "recorded is the code with the average",
         inputs=values,
     ),
     Row(

@@ -366,6 +366,6 @@ ROWS = [
         "gx.trac(gx.adamw(0.1, weight_decay=0.0), 0.1)",
         1e-10,
         "TRAC",
-        "a number of `betas` is `num_betas`",
+        "`num_betas` is how many `betas` there are, 0.9, 0.99, ...; others are not here",
     ),
 ]
