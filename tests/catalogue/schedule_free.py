@@ -84,19 +84,27 @@ OPTIMIZERS: dict[str, Case] = {
         rows=False,
     ),
     "schedule_free_prodigy": Case(
-        gx.schedule_free_prodigy(
-            *(FALLING, 0.6, 0.9, 0.7, 1e-2, 0.05, 0.5, 0.1, 1.5),
-            growth_rate=1.3,
-            weight_step_power=0.5,
-        ),
+        gx.schedule_free_prodigy(FALLING, 0.6, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.1, 1.5),
         ref.schedule_free(
-            ref.prodigy(falling, 0.0, 0.9, 0.7, 1e-2, 0.05, 0.5, 0.1, growth=1.3, debias=False),
-            falling,
-            *(0.6, 1.5, False, 0.5),
+            ref.prodigy(falling, 0.0, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.1, debias=False),
+            *(falling, 0.6, 1.5, False),
             d=lambda state: state[4],
         ),
         rows=False,
         draw=steady,
+    ),
+    "schedule_free_prodigy/limited": Case(
+        gx.schedule_free_prodigy(
+            *(1.0, 0.6, 0.9, 0.7, 1e-2, 0.05, 2.0), growth_rate=1.2, weight_step_power=0.5
+        ),
+        ref.schedule_free(
+            ref.prodigy(1.0, 0.0, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.0, growth=1.2, debias=False),
+            *(1.0, 0.6, 2.0, False, 0.5),
+            d=lambda state: state[4],
+        ),
+        rows=False,
+        draw=steady,
+        derivatives=None,  # the limit begins where the estimate leaves the first one: a jump
     ),
     "schedule_free_radam": Case(
         gx.schedule_free_radam(0.5, 0.8, 0.9, 1e-3, 0.1, 1.5),
