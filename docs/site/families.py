@@ -129,7 +129,7 @@ OPTIMIZERS = {
     ),
     "little memory": ("factored", "galore", "apollo", "adam_mini", "came", "racs", "adalite"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
-    "without a schedule": ("schedule_free",),
+    "without a schedule": ("schedule_free", "schedule_free_plus"),
     "embedding tables": ("embeddings", "sparse_adagrad"),
 }
 OTHERS = "others"

@@ -26,6 +26,8 @@ class LearnedScale(Transform):
     x0 are the first parameters, u is the inner update, and S is the sum of the scales `s` in the
     state, S' before this step. A class has the fields `eps`, added to S', and `num_betas`, and says
     in `Kind` the class of its state.
+
+    Of its own kind: a rule for the whole tree chooses the factor of all steps so far.
     """
 
     base_optimizer: Any
