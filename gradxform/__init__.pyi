@@ -192,9 +192,11 @@ from gradxform.optimizers.radial import adamp as adamp, sgdp as sgdp
 from gradxform.optimizers.ranger import ranger21 as ranger21
 from gradxform.optimizers.schedule_free import (
     schedule_free_adamw as schedule_free_adamw,
+    schedule_free_prodigy as schedule_free_prodigy,
     schedule_free_radam as schedule_free_radam,
     schedule_free_sgd as schedule_free_sgd,
 )
+from gradxform.optimizers.schedule_free_plus import schedule_free_plus as schedule_free_plus
 from gradxform.optimizers.scion import scion as scion
 from gradxform.optimizers.shampoo import shampoo as shampoo
 from gradxform.optimizers.sign import (
@@ -419,6 +421,7 @@ from gradxform.transforms.curvature_diagonal import (
 from gradxform.transforms.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
     ProdigyState as ProdigyState,
+    ProdigyWithLimitState as ProdigyWithLimitState,
     step_by_dadapt_adamw as step_by_dadapt_adamw,
     step_by_prodigy as step_by_prodigy,
 )
@@ -628,6 +631,10 @@ from gradxform.transforms.scaling import (
     scale as scale,
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
+)
+from gradxform.transforms.schedule_free_plus import (
+    ScheduleFreePlusState as ScheduleFreePlusState,
+    step_by_schedule_free_plus as step_by_schedule_free_plus,
 )
 from gradxform.transforms.scion import scale_by_lmo as scale_by_lmo
 from gradxform.transforms.shampoo.distributed_shampoo import (
@@ -902,6 +909,7 @@ from gradxform.wrappers.stored.storage import (
     quantize_state as quantize_state,
     state_dtype as state_dtype,
 )
+from gradxform.wrappers.trac import TracState as TracState, trac as trac
 from gradxform.wrappers.variable_names import variable_names as variable_names
 from gradxform.wrappers.with_metrics import (
     WithMetricsState as WithMetricsState,

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 import gradxform as gx
 from gradxform.numerics import overflow, roots, shrinking, squarable
+from gradxform.numerics.erfi import erfi
 
 pytestmark = pytest.mark.numeric
 
@@ -64,3 +66,18 @@ def test_xla_merges_operations_that_are_not_settled():
     x, y = jnp.full(1, 1e30), jnp.full(1, 1e20)
     assert jax.jit(lambda x, y: x / y / y)(x, y) == 0
     assert jax.jit(lambda x, y: overflow.settled(x / y) / y)(x, y) > 0
+
+
+@pytest.mark.parametrize("dtype, most", [("float32", 9.3), ("float64", 26.5)])
+def test_erfi_is_right_as_far_as_it_is_finite(dtype, most):
+    """But for a rounding of its argument, which counts 2 x^2 times, and a few of the sum."""
+    with jax.enable_x64(True):
+        x = np.concatenate([np.logspace(-25, 0, 300), np.linspace(1, most, 300)]).astype(dtype)
+        got = np.asarray(jax.jit(erfi)(jnp.asarray(np.concatenate([x, -x]))), np.float64)
+        expected = scipy.special.erfi(x.astype(np.float64))
+        allowed = 32 * np.finfo(dtype).eps * (1 + x.astype(np.float64) ** 2) * expected
+        assert np.all(np.abs(got[: len(x)] - expected) <= allowed)
+        np.testing.assert_array_equal(got[len(x) :], -got[: len(x)])
+        ends = np.asarray(erfi(jnp.asarray([0.0, 30.0, -np.inf, np.nan], dtype)))
+        assert ends.dtype == dtype and ends[0] == 0 and np.isnan(ends[3])
+        assert np.isfinite(ends[1]) and ends[1] == -ends[2] > expected[-1] / 2

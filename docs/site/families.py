@@ -48,6 +48,7 @@ WRAPPERS = {
         "sam",
         "scale_by_galore",
         "split_real_and_imaginary",
+        "trac",
         "variable_clipping",
     ),
     "storage": (
@@ -132,7 +133,7 @@ OPTIMIZERS = {
     ),
     "little memory": ("factored", "galore", "apollo", "adam_mini", "came", "racs", "adalite"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
-    "without a schedule": ("schedule_free",),
+    "without a schedule": ("schedule_free", "schedule_free_plus"),
     "embedding tables": ("embeddings", "sparse_adagrad"),
 }
 OTHERS = "others"

@@ -91,6 +91,7 @@ WRAPPERS: dict[str, Make] = {
     "stochastic_rounding": lambda lr: gx.stochastic_rounding(gx.adam(lr), 0),
     "stochastic_weight_average": lambda lr: gx.stochastic_weight_average(gx.adam(lr), start=100),
     "sum_of": lambda lr: gx.sum_of(gx.sgd(lr), gx.adam(lr)),
+    "trac": lambda lr: gx.trac(gx.adam(lr)),
     "variable_clipping": lambda lr: gx.variable_clipping(gx.adam(lr), {"w": (0,)}, max_norm=1.5),
     "variable_names": lambda lr: gx.variable_names(gx.adam(lr)),
     "with_metrics": lambda lr: gx.with_metrics(gx.adam(lr)),

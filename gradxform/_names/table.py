@@ -248,7 +248,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.racs": "racs",
         "gradxform.optimizers.radial": "adamp sgdp",
         "gradxform.optimizers.ranger": "ranger21",
-        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_radam schedule_free_sgd",
+        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_prodigy schedule_free_radam schedule_free_sgd",
+        "gradxform.optimizers.schedule_free_plus": "schedule_free_plus",
         "gradxform.optimizers.scion": "scion",
         "gradxform.optimizers.shampoo": "shampoo",
         "gradxform.optimizers.sign": "focus lion sign_sgd signum tiger",
@@ -354,7 +355,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
         "gradxform.transforms.counts": "CountUpdatesState count_updates",
         "gradxform.transforms.curvature_diagonal": "EstimateDiagonalState ScaleByCurvatureDiagonalState estimate_diagonal scale_by_curvature_diagonal",
-        "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState step_by_dadapt_adamw step_by_prodigy",
+        "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState ProdigyWithLimitState step_by_dadapt_adamw step_by_prodigy",
         "gradxform.transforms.densify": "densify",
         "gradxform.transforms.dion": "DionState scale_by_dion",
         "gradxform.transforms.dion2": "Dion2State scale_by_dion2",
@@ -398,6 +399,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.racs": "ScaleByRowsAndColumnsState scale_by_rows_and_columns",
         "gradxform.transforms.ranger": "ScaleByRanger21State scale_by_ranger21",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
+        "gradxform.transforms.schedule_free_plus": "ScheduleFreePlusState step_by_schedule_free_plus",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
         "gradxform.transforms.shampoo.shampoo": "ShampooState step_by_shampoo",
@@ -476,6 +478,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.spikes": "SkipLossSpikesState skip_loss_spikes",
         "gradxform.wrappers.stacked": "stacked",
         "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
+        "gradxform.wrappers.trac": "TracState trac",
         "gradxform.wrappers.variable_names": "variable_names",
         "gradxform.wrappers.with_metrics": "WithMetricsState with_metrics",
     },
@@ -552,16 +555,17 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_stable_adam scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_tf_amsgrad"
         " scale_by_torch_amsgrad scale_by_torch_laprop scale_by_torch_radam scale_by_trust_ratio"
         " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw"
-        " schedule_free_radam schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
-        " sgdp sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap soft_muon sophia spam sparse_adagrad sparse_semantics"
-        " spectral_sphere spel split_real_and_imaginary splus stable_adamw stable_spam stacked"
-        " state_dtype stateless stateless_with_tree_map step_by_amos step_by_dadapt_adamw"
-        " step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo"
-        " step_by_momo_adam step_by_muown step_by_prodigy step_by_proximal_adagrad"
-        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " subtract_surrogate_gap sum_of"
-        " tam tiger trace"
+        " schedule_free_plus schedule_free_prodigy schedule_free_radam schedule_free_sgd scion"
+        " selective_transform set_to_zero sgd sgd_sai sgdp sgdr_schedule sgdw shampoo sign_sgd"
+        " signum simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap soft_muon"
+        " sophia spam sparse_adagrad sparse_semantics spectral_sphere spel split_real_and_imaginary"
+        " splus stable_adamw stable_spam stacked state_dtype stateless stateless_with_tree_map"
+        " step_by_amos step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs"
+        " step_by_lbfgsb step_by_momo step_by_momo_adam step_by_muown step_by_prodigy"
+        " step_by_proximal_adagrad step_by_proximal_gradient step_by_schedule_free_plus"
+        " step_by_shampoo stochastic_rounding stochastic_weight_average subtract_surrogate_gap"
+        " sum_of"
+        " tam tiger trac trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"

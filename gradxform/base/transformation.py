@@ -127,6 +127,13 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         """
         return x
 
+    def estimated_rate(self, state: OptState) -> Any:
+        """Return the estimate by which the next step's learning rate is multiplied, or None.
+
+        For transforms that find their own rate, and know that part of it before the gradient.
+        """
+        return None
+
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return where the states of the transforms in it are, each with its transform.
 

@@ -110,9 +110,11 @@ from gradxform.optimizers.radial import adamp as adamp, sgdp as sgdp
 from gradxform.optimizers.ranger import ranger21 as ranger21
 from gradxform.optimizers.schedule_free import (
     schedule_free_adamw as schedule_free_adamw,
+    schedule_free_prodigy as schedule_free_prodigy,
     schedule_free_radam as schedule_free_radam,
     schedule_free_sgd as schedule_free_sgd,
 )
+from gradxform.optimizers.schedule_free_plus import schedule_free_plus as schedule_free_plus
 from gradxform.optimizers.scion import scion as scion
 from gradxform.optimizers.shampoo import shampoo as shampoo
 from gradxform.optimizers.sign import (

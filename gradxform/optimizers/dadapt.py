@@ -39,6 +39,8 @@ def prodigy(
     safeguard_warmup: bool = False,
     *,
     weight_decay_mask: StaticMask | None = None,
+    growth_rate: float | None = None,
+    use_bias_correction: bool = True,
 ) -> step_by_prodigy:
     """Prodigy: AdamW that estimates its learning rate, which rises faster than D-Adaptation's.
 
@@ -64,4 +66,6 @@ def prodigy(
         weight_decay,
         safeguard_warmup,
         weight_decay_mask,
+        growth_rate=growth_rate,
+        use_bias_correction=use_bias_correction,
     )

@@ -10,8 +10,16 @@ from gradxform.schedules.join import warmup_constant_schedule
 from gradxform.schedules.product import product_schedule
 from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
+from gradxform.transforms.dadapt import step_by_prodigy
 from gradxform.transforms.scaling import add_decayed_weights
-from gradxform.types import Decay, DType, NonNegativeOrSchedule, ScalarOrSchedule, Size
+from gradxform.types import (
+    Decay,
+    DType,
+    NonNegativeOrSchedule,
+    ScalarOrSchedule,
+    Size,
+    StaticMask,
+)
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
@@ -168,4 +176,66 @@ def schedule_free_radam(
     base, power = _adam(rate, b2, eps, weight_decay), weight_step_power
     return schedule_free(
         base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False, weight_step_power=power
+    )
+
+
+@optimizer
+def schedule_free_prodigy(
+    learning_rate: NonNegativeOrSchedule = 1.0,
+    b1: float = 0.9,
+    b2: Decay = 0.999,
+    beta3: float | None = None,
+    eps: float | None = 1e-8,
+    estim_lr0: float = 1e-6,
+    estim_lr_coef: float = 1.0,
+    weight_decay: float = 0.0,
+    weight_lr_power: float = 2.0,
+    state_dtype: DType = None,
+    *,
+    weight_decay_mask: StaticMask | None = None,
+    weight_step_power: float | None = None,
+    growth_rate: float | None = None,
+    use_bias_correction: bool = False,
+    safeguard_warmup: bool = False,
+) -> schedule_free:
+    """Schedule-free Prodigy: neither a learning rate nor its schedule.
+
+    Prodigy without momentum moves z, measures how far z has come, and decays z. A step weighs in
+    the average by the largest d^weight_lr_power so far, with d the estimate after it.
+
+    Evaluate `eval_params(state, params)`, not the parameters.
+
+    Args:
+      learning_rate: 1, or a schedule that climbs to 1.
+      b2: the decay of the second moment, in [0, 1).
+      estim_lr0: the first estimate of the learning rate, greater than 0.
+
+    See `schedule_free` and `step_by_prodigy` for the other arguments.
+
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1, with the wrapper of the
+    authors' code around Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free
+    Learner, 2023, Algorithm 4.
+    """
+    base = step_by_prodigy(
+        learning_rate,
+        (0.0, b2),
+        beta3,
+        eps,
+        estim_lr0,
+        estim_lr_coef,
+        weight_decay,
+        safeguard_warmup,
+        weight_decay_mask,
+        growth_rate=growth_rate,
+        use_bias_correction=use_bias_correction,
+    )
+    return schedule_free(
+        base,
+        learning_rate,
+        b1,
+        weight_lr_power,
+        state_dtype,
+        weights_ahead=False,
+        weight_step_power=weight_step_power,
+        base_at_z=True,
     )

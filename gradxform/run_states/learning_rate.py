@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, GradientTransformation, unwrapped
 from gradxform.errors import name_of, shown
 from gradxform.leaves.states import check_state, children_of, slot_fields
-from gradxform.numerics import ScheduleError, value_at
+from gradxform.numerics import ScheduleError, scalar, value_at
 from gradxform.slots import zero_count
 from gradxform.transforms.plateau import reduce_on_plateau
 from gradxform.transforms.scaling import scale, scale_by_schedule
@@ -45,8 +45,11 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
     Every field `learning_rate` in the optimizer counts, as a number, as a schedule at the count in
     the state, or as a hyperparameter in the state. In a chain these are multiplied, and with them
     every `scale`, `scale_by_schedule` and `reduce_on_plateau` after the last part with slots: those
-    before it scale gradients, not steps. The rate of a wrapper is that of the optimizer in it; a
-    `learning_rate` of the wrapper itself, as for its decay, does not count. Works under `jax.jit`.
+    before it scale gradients, not steps. An optimizer that estimates a rate before it sees the
+    gradient (`prodigy`, `dadapt_adamw`, `mechanize`, `trac`) has that times its estimate. The rate
+    of a wrapper is that of the optimizer in it; a `learning_rate` of the wrapper itself, as for its
+    decay, does not count. Works under `jax.jit`.
+
     Where an `external_step` gives the count, the next step is the one after the last. For an
     optimizer of Optax, whose schedule is hidden in a function, it is the hyperparameter
     `learning_rate` of `optax.inject_hyperparams`.
@@ -160,8 +163,15 @@ def _current(tx: Any, state: OptState) -> list[_Current]:
     inner = tx.inner_states(state)
     if inner:  # of several the first takes the steps
         path, part = inner[0]
-        return _current(part, _rated(tx, state, *path))
-    return _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
+        rates = _current(part, _rated(tx, state, *path))
+    else:
+        rates = _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
+    estimate = tx.estimated_rate(_rated_without_mask(state)) if rates else None
+    if estimate is None:
+        return rates
+    estimate = estimate[0] if jnp.ndim(estimate) else estimate  # replicas step together
+    own = [_Current((), (estimate,), scalar(estimate))]
+    return _products(rates, own)
 
 
 def _rates_of_param_groups(tx: param_groups, state: OptState) -> list[_Current]:

@@ -123,6 +123,7 @@ from gradxform.transforms.curvature_diagonal import (
 from gradxform.transforms.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
     ProdigyState as ProdigyState,
+    ProdigyWithLimitState as ProdigyWithLimitState,
     step_by_dadapt_adamw as step_by_dadapt_adamw,
     step_by_prodigy as step_by_prodigy,
 )
@@ -332,6 +333,10 @@ from gradxform.transforms.scaling import (
     scale as scale,
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
+)
+from gradxform.transforms.schedule_free_plus import (
+    ScheduleFreePlusState as ScheduleFreePlusState,
+    step_by_schedule_free_plus as step_by_schedule_free_plus,
 )
 from gradxform.transforms.scion import scale_by_lmo as scale_by_lmo
 from gradxform.transforms.shampoo.distributed_shampoo import (

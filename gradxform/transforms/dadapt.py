@@ -4,6 +4,7 @@ Both emit the whole step, learning rate included. Their estimates need sums over
 the new slots. `prepare` computes these sums in a pass that stores nothing, before the rule runs.
 """
 
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ from gradxform.transforms.tree_rules import (
 )
 from gradxform.types import (
     Array,
+    AtLeastOne,
     Decay,
     NonNegative,
     NonNegativeOrSchedule,
@@ -144,6 +146,10 @@ class step_by_dadapt_adamw(ArrayRule):
         """Return averages of zeros and the first estimate."""
         return DAdaptAdamWState(**_zero_sums(self, params))
 
+    def estimated_rate(self, state):
+        """Return the estimate d."""
+        return state.estim_lr
+
     def prepare(self, updates, state, params):
         """Return the new estimate, and the step size k from the old one."""
         count, q = safe_increment(state.count), self.betas[1] ** 0.5
@@ -179,6 +185,19 @@ class ProdigyState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
 
 
+class ProdigyWithLimitState(NamedTuple):
+    """State of `step_by_prodigy` with a `growth_rate`."""
+
+    exp_avg: Slot  # as in `ProdigyState`, and so are the next six
+    exp_avg_sq: NonNegativeSlot
+    grad_sum: Slot
+    params0: Slot
+    estim_lr: Array
+    numerator_weighted: Array
+    count: Array
+    max_estim_lr: Array  # scalar, at least float32; the largest estimate so far, without the limit
+
+
 def _prodigy_sums(
     g: Array, m: Array, v: Array, s: Array, p0: Array, p: Array, decay: Scalar, weight: Scalar
 ) -> tuple[Array, Array]:
@@ -202,9 +221,16 @@ class step_by_prodigy(ArrayRule):
         u = -k m / (sqrt(v) + d' eps) - weight_decay k p
         d <- d'
 
+    Without use_bias_correction, k has no roots. With a growth_rate, d' is instead, from D = d0:
+
+        D <- max(D, estim_lr_coef r / sum |s|)
+        d' = min(D, growth_rate d)       (as long as d = d0: D)
+
     Leave the learning rate at 1, or let a schedule shape it: a decay to 0, after a warmup if
-    needed. As long as all gradients are 0, d does not change (in Optax it becomes NaN, and stays
-    so). As in Optax, eps is multiplied by the new estimate, and the step is debiased as Adam's is.
+    needed. `current_learning_rate` is that times d, and `metrics` shows d as `estim_lr`. As long
+    as all gradients are 0, d does not change (in Optax it becomes NaN, and stays so). As in Optax,
+    eps is multiplied by the new estimate, and the step is debiased as Adam's is; in the authors'
+    code that is an option, and off.
 
     Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
     in `master_weights(...)`.
@@ -221,12 +247,17 @@ class step_by_prodigy(ArrayRule):
       safeguard_warmup: whether to keep the learning rate out of s, for long warmups.
       weight_decay_mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of
         booleans that may be a prefix of the parameters, or a function of them. Defaults to all.
+      growth_rate: how many times larger the estimate may become in one step, at least 1, such as
+        1.02, which warms up. The first rise is free: d0 says nothing. Defaults to no limit.
+        Keyword-only.
+      use_bias_correction: whether the step size k has the corrections of Adam's moments.
+        Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
 
     Reference: Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner,
-    2023, Algorithm 4, Prodigy in Adam's form.
+    2023, Algorithm 4, Prodigy in Adam's form; the authors' code for growth_rate.
     """
 
     learning_rate: NonNegativeOrSchedule = 1.0
@@ -238,9 +269,10 @@ class step_by_prodigy(ArrayRule):
     weight_decay: NonNegative = 0.0
     safeguard_warmup: bool = False
     weight_decay_mask: StaticMask | None = None
+    growth_rate: AtLeastOne | None = field(default=None, kw_only=True)
+    use_bias_correction: bool = field(default=True, kw_only=True)
 
     begins_small = True
-    State = ProdigyState
     locality = "tree"
     copies = ("params0",)
     sees_pieces = True
@@ -252,7 +284,19 @@ class step_by_prodigy(ArrayRule):
     def init(self, params):
         """Return averages of zeros, a copy of the parameters, and the first estimate."""
         masks.check_patterns(self, self.weight_decay_mask, params)
-        return ProdigyState(params0=copied_params(params), **_zero_sums(self, params))
+        fields = _zero_sums(self, params) | {"params0": copied_params(params)}
+        if self.growth_rate is not None:
+            fields["max_estim_lr"] = scalar(self.estim_lr0)
+        return self.State(**fields)
+
+    @property
+    def State(self) -> type:
+        """The class of the state, which follows from the limit."""
+        return ProdigyState if self.growth_rate is None else ProdigyWithLimitState
+
+    def estimated_rate(self, state):
+        """Return the estimate d."""
+        return state.estim_lr
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
@@ -264,13 +308,21 @@ class step_by_prodigy(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the new estimate d'; d, the step size k, the weight of g in s, and d' eps."""
         count, d, beta3 = safe_increment(state.count), state.estim_lr, self._beta3()
-        k = d * value_at(self.learning_rate, state.count) * _moment_correction(self.betas, count)
+        k = d * value_at(self.learning_rate, state.count)
+        if self.use_bias_correction:
+            k = k * _moment_correction(self.betas, count)
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else k)
         leaves = columns_of(self, updates, state, params)
         product, sum_abs_s = tree_sums(_prodigy_sums, updates, leaves, beta3, weight)
         r = beta3 * state.numerator_weighted + growth * k * product
-        next_d = jnp.maximum(d, ratio_or_zero(self.estim_lr_coef * r, sum_abs_s))
+        found = ratio_or_zero(self.estim_lr_coef * r, sum_abs_s)
+        next_d = jnp.maximum(d, found)
+        if self.growth_rate is not None:
+            most = jnp.maximum(state.max_estim_lr, found)
+            is_first_rise = d == scalar(self.estim_lr0)
+            next_d = jnp.where(is_first_rise, most, jnp.minimum(most, self.growth_rate * d))
+            state = state._replace(max_estim_lr=most)
         state = state._replace(estim_lr=next_d, numerator_weighted=r, count=count)
         return state, d, k, weight, next_d * (0.0 if self.eps is None else self.eps)
 

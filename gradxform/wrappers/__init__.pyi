@@ -139,6 +139,7 @@ from gradxform.wrappers.stored.storage import (
     quantize_state as quantize_state,
     state_dtype as state_dtype,
 )
+from gradxform.wrappers.trac import TracState as TracState, trac as trac
 from gradxform.wrappers.variable_names import variable_names as variable_names
 from gradxform.wrappers.with_metrics import (
     WithMetricsState as WithMetricsState,

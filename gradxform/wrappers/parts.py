@@ -19,6 +19,7 @@ from gradxform.base import (
 from gradxform.errors import name_of
 from gradxform.interop import OfFunctions, OfFunctionsExtraArgs, stateless, stateless_with_tree_map
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
+from gradxform.leaves.states import node_at
 from gradxform.types import OptState, Updates
 
 T = TypeVar("T")
@@ -114,6 +115,28 @@ def refuse_complex(part: Any, updates: Updates) -> None:
                 f"{name_of(part)}: gradient of {path_str(path)} has dtype {dtype_of(g)}, for which "
                 f"it is not defined. Wrap it as split_real_and_imaginary({name_of(part)}(...))."
             )
+
+
+# ------------------------------------------------------------------- rates that parts find out
+
+
+def estimates_rate(part: Any) -> bool:
+    """Whether a part itself estimates the learning rate, and its state has the estimate."""
+    own = getattr(type(part), "estimated_rate", None)
+    return own not in (None, GradientTransformation.estimated_rate)
+
+
+def estimated_rates(tx: Any, state: OptState) -> list[Any]:
+    """Return the estimates in a state, of a transform and of all transforms in it."""
+    tx = unwrapped(tx)
+    if not isinstance(tx, GradientTransformation):
+        return []
+    own = tx.estimated_rate(state) if estimates_rate(tx) else None
+    found = [] if own is None else [own]
+    if any(map(estimates_rate, all_parts(tx))):
+        for place, part in tx.inner_states(state):
+            found += estimated_rates(part, node_at(state, place))
+    return found
 
 
 # ------------------------------------------------------------ copies of the parameters in states

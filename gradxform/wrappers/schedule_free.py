@@ -43,8 +43,14 @@ from gradxform.types import (
     PyTree,
     Slot,
 )
-from gradxform.wrappers.changed_steps import check_changeable
-from gradxform.wrappers.parts import check_movable, keeps_copies
+from gradxform.wrappers.changed_steps import check_changeable, told_start
+from gradxform.wrappers.parts import (
+    all_parts,
+    check_movable,
+    estimated_rates,
+    estimates_rate,
+    keeps_copies,
+)
 
 __all__ = [
     "schedule_free",
@@ -157,6 +163,11 @@ class schedule_free(Transform):
     next step's rate. The paper has that of the step itself, the largest of r(0), ..., r(t - 1),
     which `weights_ahead=False` computes. Both are the same unless the learning rate warms up.
 
+    Around an optimizer that estimates its rate, such as `prodigy(betas=(0.0, 0.999))`, r is times
+    that estimate, after the step, as in the authors' code: steps from before the estimate rose
+    weigh next to nothing. (Optax knows the learning rate only.) With `base_at_z`, such an optimizer
+    measures how far z has come, rather than y; `schedule_free_prodigy` is both.
+
     y are the parameters, where gradients are taken. Evaluate and save x:
     `eval_params(state, params)`, or `swap`. The state holds z; x follows from y and z, but for
     parameters of 16 bits, too coarse for that, the state holds x, too (`ScheduleFreeWithXState`).
@@ -187,14 +198,17 @@ class schedule_free(Transform):
       decoupling: C of the refined method, greater than 0, in which min(1, (1 - b1) C c) stands in
         the place of c, so that b1 does not say how long the average is. Defaults to c itself.
         Keyword-only.
+      base_at_z: whether the base optimizer gets z in the place of the parameters, for its decay and
+        its distances. Keyword-only.
 
     Raises:
-      ValueError: if the base optimizer does not go on from where the parameters are; at update, if
-        no parameters are given.
+      ValueError: if the base optimizer does not go on from where the parameters are, or has several
+        parts that estimate a rate; at update, if no parameters are given.
 
-    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1 and equations (3-5); Song
-    et al., Through the River: Understanding the Benefit of Schedule-Free Methods for Language
-    Model Training, 2025, for the decoupling.
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1 and equations (3-5), and
+    the wrapper of the authors' code for the estimates; Song et al., Through the River:
+    Understanding the Benefit of Schedule-Free Methods for Language Model Training, 2025, for the
+    decoupling.
     """
 
     base_optimizer: Any
@@ -205,6 +219,7 @@ class schedule_free(Transform):
     weights_ahead: bool = field(default=True, kw_only=True)
     weight_step_power: NonNegative | None = field(default=None, kw_only=True)
     decoupling: Positive | None = field(default=None, kw_only=True)
+    base_at_z: bool = field(default=False, kw_only=True)
 
     why_no_rows = "moves every row towards an average"
     follows = ("z",)
@@ -214,6 +229,13 @@ class schedule_free(Transform):
         check_transform(self, self.base_optimizer, "base_optimizer")
         check_movable(self, self.base_optimizer)
         check_changeable(self, self.base_optimizer)
+        estimating = [part for part in all_parts(self.base_optimizer) if estimates_rate(part)]
+        if len(estimating) > 1:
+            listed = " and ".join(map(name_of, estimating))
+            raise ValueError(
+                f"{name_of(self)}: {listed} in it estimate learning rates, of which none says how "
+                f"much a step weighs; put {name_of(self)} around each."
+            )
 
     @property
     def locality(self) -> str:
@@ -240,10 +262,14 @@ class schedule_free(Transform):
         has_x = getattr(state, "_fields", None) == ScheduleFreeWithXState._fields
         state = check_state(self, state, ScheduleFreeWithXState if has_x else ScheduleFreeState)
         inverse = 1 / state.b1  # of the b1 that the parameters were computed with; it may change
-        state, c = self._counted(state)
+        place, base_state = params, state.base_optimizer_state
+        if self.base_at_z:
+            place = state.z
+            base_state = told_start(self.base_optimizer, base_state, params, place)
         base_updates, base_state = call_update(
-            self.base_optimizer, updates, state.base_optimizer_state, params, extra
+            self.base_optimizer, updates, base_state, place, extra
         )
+        state, c = self._counted(state, base_state)
         us, treedef = jax.tree.flatten(base_updates)
         ys = align_params(self, base_updates, treedef, params).leaves
         slots = [align_slot(self, base_updates, treedef, state, k) for k in ("z", "x")[: 1 + has_x]]
@@ -254,7 +280,7 @@ class schedule_free(Transform):
         rows = engine.map_rows(rule, columns, inverse, state.b1, c)
         new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
         if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
-            places = [apply_updates(params, x) for x in (base_updates, new)]
+            places = apply_updates(place, base_updates), apply_updates(params, new)
             base_state = tell_moved(self.base_optimizer, base_state, *places)
         trees = {
             k: slot.rebuilt([row[1 + i] for row in rows])
@@ -262,13 +288,15 @@ class schedule_free(Transform):
         }
         return new, state._replace(base_optimizer_state=base_state, **trees)
 
-    def _counted(self, state: Any) -> tuple[Any, Array]:
+    def _counted(self, state: Any, base_state: Any) -> tuple[Any, Array]:
         """Return the state with its scalars advanced, and the weight c of the new z in x."""
         try:
             count = state.step_count if self.weights_ahead else state.step_count - 1
             rate = value_at(self.learning_rate, count)
         except ScheduleError as error:
             raise TypeError(f"{name_of(self)}: learning_rate: {error}") from None
+        for estimate in estimated_rates(self.base_optimizer, base_state):
+            rate = rate * cast(estimate, rate.dtype)
         max_lr = jnp.maximum(cast(state.max_lr, rate.dtype), rate)
         weight = max_lr ** scalar(self.weight_lr_power)
         if self.weight_step_power is not None:

@@ -49,6 +49,22 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
         draw=steady,
     ),
+    "step_by_prodigy/limited": Case(
+        gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.01, growth_rate=1.1),
+        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.01, 1.0, 0.0, growth=1.1),
+        rows=False,
+        draw=steady,
+    ),
+    "step_by_prodigy/authors": Case(
+        gx.step_by_prodigy(
+            *(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.01, 2.0, 0.1, True),
+            growth_rate=1.1,
+            use_bias_correction=False,
+        ),
+        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.01, 2.0, 0.1, True, growth=1.1, debias=False),
+        rows=False,
+        draw=steady,
+    ),
 }
 
 
@@ -77,6 +93,8 @@ REFUSED = [
     ("dadapt_adamw(betas=(0.9, True))",
      TypeError, "step_by_dadapt_adamw: betas must be a pair of numbers, got (0.9, True)."),
     ("prodigy(betas=0.9)", TypeError, "step_by_prodigy: betas must be a tuple"),
+    ("prodigy(growth_rate=0.9)",
+     ValueError, "step_by_prodigy: growth_rate must be at least 1, got 0.9."),
     ("prodigy(estim_lr0=0)", ValueError, "estim_lr0 must be greater than 0, got 0.0."),
     ("prodigy(beta3=1.5)", ValueError, "beta3 must be in [0, 1), got 1.5."),
     ("prodigy().update({'w': jnp.ones(3)}, prodigy().init({'w': jnp.ones(2)}), {'w': jnp.ones(3)})",

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import gradxform as gx
 from tests import references as ref
 from tests.catalogue.case import FALLING, FALLING_LR, SGD, Case, falling, with_lr
+from tests.catalogue.dadapt import steady
 
 WRAPPERS: dict[str, Case] = {
     "schedule_free": Case(
@@ -24,6 +25,13 @@ WRAPPERS: dict[str, Case] = {
         gx.schedule_free(gx.sgd(0.1), 0.1, 0.6, decoupling=4.0),
         ref.schedule_free(SGD, 0.1, 0.6, decoupling=4.0),
         rows=False,
+    ),
+    "schedule_free/estimate": Case(
+        gx.schedule_free(gx.trac(gx.sgd(0.1), s_init=0.1), 1.0, 0.6, base_at_z=True),
+        ref.schedule_free(ref.trac(SGD, 0.1, 1e-8, 6), 1.0, 0.6, d=lambda state: state[-1]),
+        rows=False,
+        draw=steady,
+        huge_ok=False,
     ),
 }
 
@@ -75,6 +83,29 @@ OPTIMIZERS: dict[str, Case] = {
         ref.schedule_free(with_lr(0.1, ref.adam(0.0, 0.9, 1e-3), ref.decay(0.1)), 0.1, 0.8),
         rows=False,
     ),
+    "schedule_free_prodigy": Case(
+        gx.schedule_free_prodigy(FALLING, 0.6, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.1, 1.5),
+        ref.schedule_free(
+            ref.prodigy(falling, 0.0, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.1, debias=False),
+            *(falling, 0.6, 1.5, False),
+            d=lambda state: state[4],
+        ),
+        rows=False,
+        draw=steady,
+    ),
+    "schedule_free_prodigy/limited": Case(
+        gx.schedule_free_prodigy(
+            *(1.0, 0.6, 0.9, 0.7, 1e-2, 0.05, 2.0), growth_rate=1.2, weight_step_power=0.5
+        ),
+        ref.schedule_free(
+            ref.prodigy(1.0, 0.0, 0.9, 0.7, 1e-2, 0.05, 2.0, 0.0, growth=1.2, debias=False),
+            *(1.0, 0.6, 2.0, False, 0.5),
+            d=lambda state: state[4],
+        ),
+        rows=False,
+        draw=steady,
+        derivatives=None,  # the limit begins where the estimate leaves the first one: a jump
+    ),
     "schedule_free_radam": Case(
         gx.schedule_free_radam(0.5, 0.8, 0.9, 1e-3, 0.1, 1.5),
         ref.schedule_free(
@@ -106,6 +137,8 @@ REFUSED = [
     ("schedule_free_sgd(0.1, b1=1.1)", ValueError, "b1", "in (0, 1]", "1.1"),
     ("schedule_free_sgd(0.1, weight_lr_power=-1)", ValueError, "weight_lr_power", "at least 0"),
     ("schedule_free_sgd(0.1, state_dtype='int32')", ValueError, "state_dtype", "floating"),
+    ("schedule_free(mechanize(prodigy()), 1.0)",
+     ValueError, "schedule_free: mechanize and step_by_prodigy in it estimate learning rates"),
     ("schedule_free(ftrl(0.1), 0.1)", ValueError, "schedule_free", "step_by_ftrl", "undo"),
     ("schedule_free_sgd(0.1, 0)", ValueError, "schedule_free_sgd: warmup_steps", "0"),
     ("schedule_free_adamw(0.1, 1.5)", TypeError, "schedule_free_adamw", "1.5"),

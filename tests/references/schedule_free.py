@@ -3,8 +3,12 @@
 from tests.references.base import TreeReference, as_tree, value_at
 
 
-def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0, decoupling=None):
-    """Defazio et al., Algorithm 1; the state keeps x and z, the parameters are y."""
+def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0, decoupling=None, d=None):
+    """Defazio et al., Algorithm 1; the state keeps x and z, the parameters are y.
+
+    With `d`, which reads an estimate from the inner state, the inner part is at z, as in the
+    authors' wrapper, and a step weighs by its rate times the estimate after it.
+    """
     part = as_tree(inner)
 
     def start(ps):
@@ -12,8 +16,9 @@ def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0, decoupling=
 
     def step(gs, state, ps, t):
         inner_state, xs, zs, largest, total = state
-        us, inner_state = part.step(gs, inner_state, ps, t)
-        largest = max(largest, value_at(rate, t if ahead else t - 1))
+        us, inner_state = part.step(gs, inner_state, zs if d else ps, t)
+        estimate = d(inner_state) if d else 1.0
+        largest = max(largest, estimate * value_at(rate, t if ahead else t - 1))
         weight = t**r * largest**power
         total += weight
         c = weight / total if total else 0.0

@@ -294,6 +294,30 @@ RATES = {
 }
 
 
+ESTIMATES = {
+    "prodigy": (gx.prodigy(FALLING, estim_lr0=0.01), lambda s: s.estim_lr, "estim_lr"),
+    "dadapt": (gx.dadapt_adamw(FALLING, estim_lr0=0.01), lambda s: s.estim_lr, "estim_lr"),
+    "mechanize": (gx.mechanize(gx.adam(FALLING)), lambda s: jnp.sum(s.s), "scale"),
+    "trac": (gx.trac(gx.adam(FALLING), s_init=0.1), lambda s: jnp.sum(s.s), "scale"),
+    "inside": (
+        gx.schedule_free(gx.prodigy(FALLING, (0.0, 0.9), estim_lr0=0.01), FALLING),
+        lambda s: s.base_optimizer_state.estim_lr,
+        "estim_lr",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(ESTIMATES))
+def test_the_learning_rate_of_an_optimizer_that_estimates_it_is_its_estimate_too(name):
+    tx, estimate, key = ESTIMATES[name]
+    state = after(tx, 3, grads=[jax.tree.map(jnp.ones_like, PARAMS)] * 3)
+    expected = float(estimate(state))
+    assert expected > 0.0 and shown(state)[key] == expected
+    np.testing.assert_allclose(
+        gx.current_learning_rate(tx, state), FALLING(3) * expected, rtol=1e-6
+    )
+
+
 @pytest.mark.parametrize("name", list(RATES))
 def test_the_learning_rate_is_that_of_the_next_step(name):
     tx, expected = RATES[name]

@@ -51,7 +51,6 @@ REASONS = {
     "SCIONLight": "`gx.scion`: a momentum in the gradient's own buffer is PyTorch's alone",
     "SRMM": "averages of gradients and parameters; `gx.schedule_free_sgd`",
     "SWATS": "a switch from Adam to SGD; `gx.adam`, then `gx.migrate_state` for `gx.sgd`",
-    "TRAC": "a wrapper for lifelong learning; `gx.mechanize`",
     "VSGD": "SGD with a model of the gradient's noise; `gx.adam`",
 }
 

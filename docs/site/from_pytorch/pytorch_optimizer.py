@@ -264,12 +264,11 @@ ROWS = [
     ),
     Row(
         "Prodigy(lr)",
-        "gx.prodigy(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
+        "gx.prodigy(lr, use_bias_correction=False)",
         1e-11,
         "Prodigy",
-        "the rate takes Adam's corrections out; with `bias_correction=True`, `gx.prodigy(lr)`. "
-        "Without `weight_decouple`, a decay does nothing there. `d0` and `d_coef` are `estim_lr0` "
-        "and `estim_lr_coef`, and `growth_rate` is not here",
+        "with `bias_correction=True`, `gx.prodigy(lr)`. Without `weight_decouple`, a decay does "
+        "nothing there. `d0` and `d_coef` are `estim_lr0` and `estim_lr_coef`",
     ),
     Row(
         "RAdam(lr, degenerated_to_sgd=True)",
@@ -361,5 +360,12 @@ ROWS = [
         1e-11,
         "Yogi",
         "`initial_accumulator` is `initial_accumulator_value` of `gx.scale_by_yogi`",
+    ),
+    Row(
+        "TRAC(AdamW(lr=0.1, weight_decay=0.0), s_prev=0.1)",
+        "gx.trac(gx.adamw(0.1, weight_decay=0.0), 0.1)",
+        1e-10,
+        "TRAC",
+        "`num_betas` is how many `betas` there are, 0.9, 0.99, ...; others are not here",
     ),
 ]

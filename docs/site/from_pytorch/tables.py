@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs.site.cache import ROOT
-from docs.site.from_pytorch import other_libraries, torch_optim
+from docs.site.from_pytorch import authors, other_libraries, torch_optim
 from docs.site.from_pytorch.row import Row
 
 GUIDES = ROOT / "docs" / "guides"
@@ -44,6 +44,7 @@ TABLES: dict[str, dict[str, Sequence[Row]]] = {
         "timm": other_libraries.TIMM,
         "bitsandbytes": other_libraries.BITSANDBYTES,
         "HeavyBall": other_libraries.HEAVYBALL,
+        "authors": authors.ROWS,
     },
 }
 
