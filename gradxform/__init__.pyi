@@ -124,6 +124,7 @@ from gradxform.optimizers.agreement import (
 )
 from gradxform.optimizers.amos import amos as amos
 from gradxform.optimizers.apollo import apollo as apollo, apollo_mini as apollo_mini
+from gradxform.optimizers.aurora import aurora as aurora
 from gradxform.optimizers.by_name import OPTIMIZERS as OPTIMIZERS
 from gradxform.optimizers.came import came as came
 from gradxform.optimizers.cautious import (
@@ -211,7 +212,6 @@ from gradxform.optimizers.sophia import sophia as sophia
 from gradxform.optimizers.spam import spam as spam, stable_spam as stable_spam
 from gradxform.optimizers.spectral_sphere import spectral_sphere as spectral_sphere
 from gradxform.optimizers.spectrum import (
-    aurora as aurora,
     contra_muon as contra_muon,
     muon_eq as muon_eq,
     polar_grad as polar_grad,

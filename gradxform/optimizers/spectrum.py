@@ -1,15 +1,12 @@
-"""Muon with other singular values, or made equal before or after: Muon's kin of 2025 and 2026."""
+"""Muon with other singular values: Contra-Muon, Soft-Muon, MuonEq, PolarGrad."""
 
 from typing import Any
 
-from gradxform.base import Transform
 from gradxform.optimizers.muon import beside_adamw, muon_coefficients
 from gradxform.optimizers.optimizer import optimizer, with_arguments
-from gradxform.transforms.aurora import scale_by_aurora
 from gradxform.transforms.kept_norms import floor_update_norm
 from gradxform.transforms.muon import NS_COEFFS, scale_by_shape
 from gradxform.transforms.spectra import (
-    SIMPLE_TURN,
     contra_spectrum,
     polynomial_spectrum,
     soft_spectrum,
@@ -19,7 +16,6 @@ from gradxform.types import (
     Decay,
     DType,
     NonNegative,
-    PositiveShare,
     ScalarOrSchedule,
     Size,
     StaticTree,
@@ -76,11 +72,25 @@ def contra_muon(
     Reference: nilin.github.io/contra-muon-and-soft-muon, 2026; modded-nanogpt, optimization track,
     pull requests 274, 275 and 291.
     """
-    arguments = locals()
-    faded = not isinstance(soft, int | float) or soft != 0
-    return _with_neurons_and_floor(
-        arguments, contra_spectrum(contra), soft_spectrum() if faded else None
+    numbers, faded = weight_dimension_numbers, not isinstance(soft, int | float) or soft != 0
+    direction = with_arguments(
+        scale_by_spectrum,
+        locals(),
+        spectrum=contra_spectrum(contra),
+        to=soft_spectrum() if faded else None,
+        share=soft,
+        debias=False,
+        preconditioning="schatten",
+        keep_norm="schatten",
     )
+    matrices = chain(
+        direction,
+        scale_by_shape(numbers),
+        scale_by_neuron_rms(beta2, norm="schatten", weight_dimension_numbers=numbers),
+        *([] if ratio == 0 else [floor_update_norm(ratio, numbers)]),
+    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, numbers, learning_rate, weight_decay, *adam)
 
 
 @optimizer
@@ -115,23 +125,7 @@ def soft_muon(
     Reference: nilin.github.io/contra-muon-and-soft-muon, 2026; modded-nanogpt, optimization track,
     pull requests 274 and 291.
     """
-    return _with_neurons_and_floor(locals(), polynomial_spectrum(SIMPLE_TURN, 12), soft_spectrum())
-
-
-def _with_neurons_and_floor(arguments: dict[str, Any], spectrum: Any, to: Any) -> partition:
-    """Return the recipe of Contra-Muon and Soft-Muon for functions of singular values."""
-    numbers = arguments["weight_dimension_numbers"]
-    more = {"debias": False, "preconditioning": "schatten", "keep_norm": "schatten"}
-    parts: list[Transform] = [
-        with_arguments(
-            scale_by_spectrum, arguments, spectrum=spectrum, to=to, share=arguments["soft"], **more
-        ),
-        scale_by_shape(numbers),
-        scale_by_neuron_rms(arguments["beta2"], norm="schatten", weight_dimension_numbers=numbers),
-    ]
-    if arguments["ratio"] != 0:
-        parts.append(floor_update_norm(arguments["ratio"], numbers))
-    return _beside_adamw(arguments, *parts)
+    return contra_muon(contra=0.0, **locals())
 
 
 @optimizer
@@ -178,12 +172,13 @@ def muon_eq(
     Reference: Chang et al., MuonEq: Balancing Before Orthogonalization with Lightweight
     Equilibration, 2026.
     """
-    arguments, numbers = locals(), weight_dimension_numbers
     rows = muon_coefficients("muon_eq", ns_coeffs, ns_steps)
     direction = with_arguments(
-        scale_by_spectrum, arguments, spectrum=polynomial_spectrum(rows, ns_steps), debias=False
+        scale_by_spectrum, locals(), spectrum=polynomial_spectrum(rows, ns_steps), debias=False
     )
-    return _beside_adamw(arguments, direction, scale_by_shape(numbers, consistent_rms))
+    matrices = chain(direction, scale_by_shape(weight_dimension_numbers, consistent_rms))
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
 
 
 @optimizer
@@ -236,62 +231,5 @@ def polar_grad(
         debias=False,
         adaptive=True,
     )
-    return _beside_adamw(locals(), direction)
-
-
-@optimizer
-def aurora(
-    learning_rate: ScalarOrSchedule,
-    beta: float = 0.95,
-    weight_decay: ScalarOrSchedule = 0.025,
-    mu_dtype: DType = None,
-    *,
-    iterations: Size = 2,
-    damping: PositiveShare = 0.5,
-    nesterov: bool = True,
-    ns_coeffs: tuple[Any, ...] | str = SIMPLE_TURN,
-    ns_steps: Size = 12,
-    eps: float = 1e-7,
-    preconditioning: str = "frobenius",
-    compute_dtype: DType = None,
-    adam_b1: Decay = 0.9,
-    adam_b2: Decay = 0.95,
-    adam_eps: float = 1e-8,
-    adam_learning_rate: ScalarOrSchedule | None = None,
-    weight_dimension_numbers: StaticTree = None,
-) -> partition:
-    """Aurora: Muon whose steps have equally long vectors along the longer side; AdamW for the rest.
-
-    Embeddings and output layers are matrices too. To leave them to AdamW, put None in their place
-    in `weight_dimension_numbers`.
-
-    Args:
-      learning_rate: of the matrices, at least 0, or a schedule; 0.05 in the source.
-      weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      ns_coeffs: as in `muon`.
-      adam_eps: added to AdamW's root, at least 0.
-      weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
-        of two dimensions are matrices.
-
-    See `scale_by_aurora` and `muon` for the other arguments.
-
-    Reference: Tilde Research, Aurora, github.com/tilde-research/aurora-release, 2026.
-    """
-    ns_coeffs = muon_coefficients("aurora", ns_coeffs, ns_steps)
-    arguments = locals()
-    direction = with_arguments(scale_by_aurora, arguments)
-    return _beside_adamw(arguments, direction, scale_by_shape(weight_dimension_numbers))
-
-
-def _beside_adamw(arguments: dict[str, Any], *parts: Transform) -> partition:
-    """Return a descent along the parts for matrices, and AdamW for the rest."""
-    return beside_adamw(
-        chain(*parts) if len(parts) > 1 else parts[0],
-        arguments["weight_dimension_numbers"],
-        arguments["learning_rate"],
-        arguments["weight_decay"],
-        arguments["adam_learning_rate"],
-        arguments["adam_b1"],
-        arguments["adam_b2"],
-        arguments["adam_eps"],
-    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(direction, weight_dimension_numbers, learning_rate, weight_decay, *adam)

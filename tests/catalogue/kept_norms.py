@@ -13,6 +13,13 @@ TRANSFORMS: dict[str, Case] = {
     )
     for norm in ("columns", "frobenius", "rows", "spectral")
 }
+TRANSFORMS |= {
+    "floor_update_norm": Case(
+        gx.masked(gx.floor_update_norm(1.2, NUMBERS), gx.ndim_at_least(2)),
+        ref.only(matrix, ref.norm_floor(1.2)),
+        rows=False,
+    ),
+}
 
 
 REFUSED = [
@@ -22,4 +29,6 @@ REFUSED = [
      ValueError, "parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension"),
     ("one_step(chain(keep_matrix_norms(), scale(-0.1)))",
      ValueError, "scale changes the updates of keep_matrix_norms before it"),
+    ("floor_update_norm().init(WEIGHTS)",
+     ValueError, "parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension"),
 ]  # fmt: skip

@@ -4,7 +4,6 @@ import gradxform as gx
 from tests import references as ref
 from tests.catalogue.case import FALLING, Case, falling, matrix
 from tests.catalogue.normuon import for_matrices, masked
-from tests.catalogue.orthogonal import NUMBERS
 
 # Twelve turns enlarge a rounding, and roots of singular values more. With nesterov, the average is
 # 1.5 times the gradient; without, its correction may round up.
@@ -105,24 +104,6 @@ TRANSFORMS: dict[str, Case] = {
         ref.only(matrix, ref.neuron_rms(norm="schatten")),
         rows=False,
     ),
-    "floor_update_norm": Case(
-        gx.masked(gx.floor_update_norm(1.2, NUMBERS), gx.ndim_at_least(2)),
-        ref.only(matrix, ref.norm_floor(1.2)),
-        rows=False,
-    ),
-    "scale_by_aurora": Case(
-        masked(
-            gx.scale_by_aurora,
-            beta=0.5,
-            eps=0.3,
-            ns_steps=3,
-            iterations=3,
-            damping=0.3,
-            nesterov=False,
-        ),
-        ref.only(matrix, ref.aurora(0.5, 3, 0.3, 0.3, False, ref.SIMPLE[:3])),
-        **FEW,
-    ),
 }
 
 
@@ -178,11 +159,6 @@ OPTIMIZERS: dict[str, Case] = {
         ),
         **MOST,
     ),
-    "aurora": Case(
-        gx.aurora(0.1, weight_decay=0.3),
-        for_matrices(ref.aurora(eps=1e-7), ref.shape_factor()),
-        **MOST,
-    ),
 }
 
 
@@ -203,8 +179,4 @@ REFUSED = [
      ValueError, "power_spectrum: exponent must be 0.25, 0.5 or 0.75, or one of them negative"),
     ("clip_spectrum(1.5)", ValueError, "clip_spectrum: limit must be in (0, 1), got 1.5."),
     ("muon_eq(0.1, ns_coeffs='dino')", ValueError, "muon_eq: ns_coeffs", "Did you mean 'dion'?"),
-    ("scale_by_aurora(iterations=0)",
-     ValueError, "scale_by_aurora: iterations must be at least 1, got 0."),
-    ("floor_update_norm().init(WEIGHTS)",
-     ValueError, "parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension"),
 ]  # fmt: skip

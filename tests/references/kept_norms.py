@@ -20,3 +20,12 @@ def kept(norm):
         return NORMS[norm](p) * (p + g) / NORMS[norm](p + g) - p
 
     return stateless(lambda g, p, t: on_matrices(one, g, p))
+
+
+def norm_floor(ratio):
+    """Steps of at least a share of the matrix."""
+
+    def one(g, p):
+        return g * max(1, ratio * np.linalg.norm(p) / np.linalg.norm(g))
+
+    return stateless(lambda g, p, t: on_matrices(one, g, p))
