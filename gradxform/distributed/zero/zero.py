@@ -1,5 +1,6 @@
 """Dividing the optimizer state over the devices of data parallelism: ZeRO, stage 1."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -190,6 +191,12 @@ class zero1(Transform):
         return [
             division_of_shape(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)
         ]
+
+    def pieces_of(self, x: Array) -> tuple[int, Array]:
+        """Return the number of devices, and this one's shard of an array like a parameter."""
+        sizes = self._sizes()
+        (division,) = self._divisions(x, sizes)
+        return math.prod(sizes.values()), division.cut(x)
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""
