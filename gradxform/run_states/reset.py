@@ -1,5 +1,6 @@
 """Beginning the slots of some parameters, or of some of their entries, anew in a run."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -81,11 +82,10 @@ def reset_slots(state: OptState, tx: SupportsTransform, params: Params, where: A
     named = flatten_with_names(params)[0]
     chosen = _choices(tx, fitted, params, named, where)
     layout = layout_of(tx, params)
-    dividing = [part for part in all_parts(tx) if hasattr(part, "pieces_of")]
-    ways = math.prod(part.pieces_of(jnp.zeros(()))[0] for part in dividing)
-    axes = slot_axes(tx, params, layout, ways)
+    pieces = dict(_dividing(tx))
+    axes = slot_axes(tx, params, layout, math.prod(pieces.values()))
     fresh = jax.tree.leaves(tx.init(params), is_leaf=is_stored)
-    reset = _Reset(layout, named, chosen, dividing)
+    reset = _Reset(layout, named, chosen, list(pieces))
     new = [reset.of_array(i, axes[i], fresh[i], x) for i, x in enumerate(old)]
     return jax.tree.unflatten(treedef, new)
 
@@ -100,6 +100,14 @@ def _in_own_classes(state: Any, fitted: OptState) -> OptState:
         x is y or (is_stored(x) and is_stored(y)) for x, y in zip(own, others, strict=True)
     )
     return state if same else fitted
+
+
+def _dividing(tx: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the parts that divide their states over devices, each with the number of these."""
+    for part in all_parts(tx):
+        if hasattr(part, "pieces_of"):
+            with contextlib.suppress(NameError):  # it is in a wrapper that binds its axes itself
+                yield part, part.pieces_of(jnp.zeros(()))[0]
 
 
 # ------------------------------------------------------------------------------- what is chosen
@@ -266,4 +274,3 @@ class _Reset:
             f"reset_slots: {dotted_path(self.layout.paths[i])} has shape "
             f"{self.layout.arrays[i].shape} and cannot begin anew in part: {why}. Choose {remedy}."
         )
-

@@ -92,7 +92,7 @@ def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
     def one(new: Any, kept: Any) -> Any:
         if new is kept:
             return kept
-        here = fetched(kept)
+        here, new = fetched(kept), fetched(new)
         new = here.store(new) if is_stored(here) and not is_stored(new) else new
 
         def chosen(a: Any, b: Any) -> Array:

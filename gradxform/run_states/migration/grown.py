@@ -53,29 +53,22 @@ def growth_of(tx: SupportsTransform, state: Any, params: Params, grown: Any) -> 
     olds, places = [], []
     for i, ((path, p), shape) in enumerate(zip(named, shapes, strict=True)):
         places.append({})
-        for d, n in enumerate(shape):
-            at = said.get(path, {}).get(d)
-            old = len(at) if at is not None else _one(path, d, n, seen[i].get(d, set()))
+        for d, at in said.get(path, {}).items():
+            n, known = shape[d], seen[i].get(d, set())
+            old = _only_length(path, d, n, known) if at is _FIRST else len(at)
             if old > n:
                 raise ValueError(
                     f"migrate_state: {dotted_path(path)} has {n} entries along dimension {d}, and "
                     f"its slots in the old state have {old}. grown is for parameters that are "
                     "larger now: cut the old state to the entries that are left."
                 )
-            if old < n and d not in said.get(path, {}):
-                raise ValueError(
-                    f"migrate_state: {dotted_path(path)} has {n} entries along dimension {d}, and "
-                    f"its slots in the old state have {old}, but grown does not name it. Add "
-                    f"{dotted_path(path)!r}: {d} if the old ones come first."
-                )
-            is_named = grown is not True and d in said.get(path, {})
-            if old == n and at is None and is_named and seen[i].get(d):
+            if known == {n} and at is _FIRST and grown is not True:
                 raise ValueError(
                     f"migrate_state: grown names dimension {d} of {dotted_path(path)}, which has "
                     f"{n} entries, as in the old state."
                 )
-            if old < n or at is not None:
-                places[i][d] = np.arange(old) if at is None else at
+            if old < n or at is not _FIRST:
+                places[i][d] = np.arange(old) if at is _FIRST else at
         lengths = [len(places[i].get(d, range(n))) for d, n in enumerate(shape)]
         olds.append(jax.ShapeDtypeStruct(tuple(lengths), dtype_of(p)))
     return Growth(treedef.unflatten(olds), places)
@@ -153,7 +146,7 @@ def _lengths_in(
     return out
 
 
-def _one(path: Path, d: int, n: int, lengths: set[int]) -> int:
+def _only_length(path: Path, d: int, n: int, lengths: set[int]) -> int:
     """Return the only length of a dimension; that of the parameter if no slot has it."""
     if len(lengths) > 1:
         raise ValueError(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._jax.versions import is_tracer
+from gradxform._jax.versions import is_tracer, with_whole_dims
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.errors import must_be, require_int32
 from gradxform.leaves import Path, dtype_of, entry_name, is_hole, with_paths
@@ -284,8 +284,10 @@ class _MigratedArrays:
         is_same = isinstance(tx, GradientTransformation) and type(tx) is type(old.owner)
         if not is_same or param is None or not path or was[:1] != path[:1]:
             return x
-        if i in self.into and jnp.shape(param) == self.news.arrays[i].shape:
-            param = jnp.asarray(param)[self.into[i]]
+        if i in self.into:
+            if type(tx).kept_from is GradientTransformation.kept_from:
+                return x
+            param = with_whole_dims(jnp.asarray(param))[self.into[i]]
         return tx.kept_from(old.owner, path[0], x, param)
 
     def report(self, computed: set[int]) -> MigrationReport:
