@@ -1,7 +1,6 @@
 """Beginning the slots of some parameters, or of some of their entries, anew in a run."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from gradxform.leaves.states import node_at
 from gradxform.leaves.storage import as_kept, as_seen, begun_anew, is_stored, placed_like
 from gradxform.run_states.migration.layout import StateLayout, dotted_path, layout_of
 from gradxform.run_states.optax import fitted_state
-from gradxform.run_states.slot_axes import SlotAxes, slot_axes
+from gradxform.run_states.slot_axes import Cut, SlotAxes, slot_axes
 from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.types import Array, OptState, Params, SupportsTransform
 from gradxform.values import is_function
@@ -82,10 +81,9 @@ def reset_slots(state: OptState, tx: SupportsTransform, params: Params, where: A
     named = flatten_with_names(params)[0]
     chosen = _choices(tx, fitted, params, named, where)
     layout = layout_of(tx, params)
-    pieces = dict(_dividing(tx))
-    axes = slot_axes(tx, params, layout, math.prod(pieces.values()))
+    axes = slot_axes(tx, params, layout, list(_cuts(tx)))
     fresh = jax.tree.leaves(tx.init(params), is_leaf=is_stored)
-    reset = _Reset(layout, named, chosen, list(pieces))
+    reset = _Reset(layout, named, chosen)
     new = [reset.of_array(i, axes[i], fresh[i], x) for i, x in enumerate(old)]
     return jax.tree.unflatten(treedef, new)
 
@@ -102,12 +100,12 @@ def _in_own_classes(state: Any, fitted: OptState) -> OptState:
     return state if same else fitted
 
 
-def _dividing(tx: Any) -> Iterator[tuple[Any, int]]:
-    """Yield the parts that divide their states over devices, each with the number of these."""
+def _cuts(tx: Any) -> Iterator[Cut]:
+    """Yield how the parts of a transform cut parameters into pieces for devices."""
     for part in all_parts(tx):
-        if hasattr(part, "pieces_of"):
-            with contextlib.suppress(NameError):  # it is in a wrapper that binds its axes itself
-                yield part, part.pieces_of(jnp.zeros(()))[0]
+        if hasattr(part, "piece_of"):
+            with contextlib.suppress(NameError):  # a wrapper around it binds its axes
+                yield Cut(part.pieces(), part.piece_of)
 
 
 # ------------------------------------------------------------------------------- what is chosen
@@ -209,10 +207,8 @@ class _Reset:
         layout: StateLayout,
         named: Sequence[tuple[Path, Any]],
         chosen: Sequence[bool | Array],
-        dividing: Sequence[Any],
     ) -> None:
         self.layout, self.named, self.chosen = layout, named, chosen
-        self.dividing = dividing
 
     def of_array(self, i: int, axes: SlotAxes, fresh: Any, old: Any) -> Any:
         """Return an array of the state, of which what is chosen is that of a fresh state."""
@@ -243,7 +239,11 @@ class _Reset:
             mixture = f"it is kept as {like.kept_as}"
         dims = axes.dims or ()
         if not mixture and said <= set(dims):
-            return self._along(dims, like.shape, shape, choice)
+            own = [d for d in dims if d is not None]
+            piece = shape if axes.cut is None else axes.cut.shape_of_piece(shape)
+            if axes.cut is not None and any(piece[d] != shape[d] for d in own):
+                choice = axes.cut.of(jnp.broadcast_to(choice, shape))
+            return _along(dims, choice)
         if not mixture and not said & set(dims):
             return None
         self._refuse(
@@ -252,25 +252,17 @@ class _Reset:
             f"the whole parameter, as where={{..., {'.'.join(self.named[axes.owner][0])!r}: True}}",
         )
 
-    def _along(
-        self, dims: Sequence[int | None], like: tuple[int, ...], shape: tuple[int, ...], mask: Array
-    ) -> Array:
-        """Return a mask along the axes of an array, with length 1 where it is the same for all."""
-        own = [d for d in dims if d is not None]
-        for part in self.dividing:
-            _, piece = part.pieces_of(jnp.broadcast_to(mask, shape))
-            lengths = [n for n, d in zip(like, dims, strict=True) if d is not None]
-            if lengths != [shape[d] for d in own] and lengths == [piece.shape[d] for d in own]:
-                mask = piece
-                break
-        others = [d for d in range(mask.ndim) if d not in own]
-        mask = jnp.transpose(mask, (*own, *others))
-        mask = mask[(..., *[0] * len(others))]
-        lengths = iter(mask.shape)
-        return jnp.reshape(mask, [1 if d is None else next(lengths) for d in dims])
-
     def _refuse(self, i: int, why: str, remedy: str) -> Any:
         raise ValueError(
             f"reset_slots: {dotted_path(self.layout.paths[i])} has shape "
             f"{self.layout.arrays[i].shape} and cannot begin anew in part: {why}. Choose {remedy}."
         )
+
+
+def _along(dims: Sequence[int | None], mask: Array) -> Array:
+    """Return a mask along those dimensions that the axes of an array are; it says all in them."""
+    own = [d for d in dims if d is not None]
+    others = [d for d in range(mask.ndim) if d not in own]
+    mask = jnp.transpose(mask, (*own, *others))[(..., *[0] * len(others))]
+    lengths = iter(mask.shape)
+    return jnp.reshape(mask, [1 if d is None else next(lengths) for d in dims])

@@ -1,17 +1,40 @@
 """Whose the arrays of a state are, and which dimensions of their parameters they have."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from gradxform.leaves import Path, dtype_of, flatten_with_names, shape_of
 from gradxform.leaves.storage import is_stored
 from gradxform.run_states.migration.layout import StateLayout
 from gradxform.tree.owners import owners_of
-from gradxform.types import Params, SupportsTransform
+from gradxform.types import Array, Params, SupportsTransform
 
 Shape = tuple[int, ...]
+
+
+class Cut(NamedTuple):
+    """How a part of a transform cuts arrays into the pieces that devices have.
+
+    Attributes:
+      ways: the number of devices.
+      of: returns this device's piece of an array like a parameter.
+    """
+
+    ways: int
+    of: Callable[[Array], Array]
+
+    def shape_of_piece(self, shape: Shape) -> Shape:
+        """Return the shape of a piece."""
+        return tuple(jax.eval_shape(self.of, jax.ShapeDtypeStruct(shape, jnp.float32)).shape)
+
+
+# A cut, or None for whole parameters, and for each dimension its length and that in a probe.
+_Lengths = tuple[Cut | None, list[tuple[int, int]]]
 
 
 class SlotAxes(NamedTuple):
@@ -20,11 +43,13 @@ class SlotAxes(NamedTuple):
     Attributes:
       owner: the index of its parameter; None for an array that belongs to all of them.
       dims: for each axis the dimension of the parameter that it is, or None; None if unknown.
+      cut: the cut of the parameter to whose pieces it belongs; None for the whole parameter.
       is_joint: whether it is a slot that holds all parameters in one array.
     """
 
     owner: int | None
     dims: tuple[int | None, ...] | None
+    cut: Cut | None
     is_joint: bool
 
     def mixture(self, shape: Shape, ndim: int) -> str:
@@ -46,7 +71,7 @@ class SlotAxes(NamedTuple):
 
 
 def slot_axes(
-    tx: SupportsTransform, params: Params, layout: StateLayout, ways: int = 1
+    tx: SupportsTransform, params: Params, layout: StateLayout, cuts: Sequence[Cut] = ()
 ) -> list[SlotAxes]:
     """Return what is known of every array of `layout_of(tx, params)`; nothing is computed.
 
@@ -58,45 +83,48 @@ def slot_axes(
       tx: the transform.
       params: the parameters, or their shapes and dtypes.
       layout: their layout.
-      ways: into how many pieces devices may cut a dimension.
+      cuts: how parts of the transform cut parameters into the pieces that devices have.
     """
     named, treedef = flatten_with_names(params)
-    shapes = [tuple(shape_of(x)) for _, x in named]
+    paths, shapes = [path for path, _ in named], [tuple(shape_of(x)) for _, x in named]
     seen = layout.treedef.unflatten([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in layout.arrays])
-    owners = [i for i, _, _ in owners_of(tx, params, [path for path, _ in named], seen)]
-    if [path for path, _ in named] == [()]:  # every path contains this one
-        declared = [part.has_slots and rest[1:] in part.places for part, rest in layout.owners()]
-        owners = [0 if is_slot else None for is_slot in declared]
-    probes = []
-    for sign in 1, -1:
-        others = [_other_lengths(shape, sign * ways) for shape in shapes]
+    owners = owners_of(tx, params, paths, seen, by_path=paths != [()])
+    step = math.prod(cut.ways for cut in cuts)
+    probes: list[tuple[list[Shape], list[list[_Lengths]]]] = []
+    ways = itertools.product(_OF_EQUAL_LENGTHS, (step, -step))
+    for others in dict.fromkeys(
+        tuple(_other_lengths(shape, by, order) for shape in shapes) for order, by in ways
+    ):
         leaves = _leaf_shapes(tx, treedef.unflatten(map(_sized, named, others)))
         if len(leaves) == len(layout.arrays):
-            probes.append((leaves, others))
+            views = [_views(*pair, cuts) for pair in zip(shapes, others, strict=True)]
+            probes.append((leaves, views))
     out = []
-    parts = layout.owners()
-    for k, (array, owner) in enumerate(zip(layout.arrays, owners, strict=True)):
-        part, rest = parts[k]
-        is_joint = owner is None and part.has_slots and rest[1:] in part.places and array.shape
-        found = [
-            _dims(array.shape, leaves[k], shapes[owner], others[owner], ways)
-            for leaves, others in probes
-            if owner is not None
-        ]
-        dims = next((x for x in found if x is not None), None)
-        out.append(SlotAxes(owner, dims, bool(is_joint)))
+    of_parts = layout.owners()
+    for k, (array, (owner, _, _)) in enumerate(zip(layout.arrays, owners, strict=True)):
+        part, rest = of_parts[k]
+        dims, cut_of = None, None
+        for leaves, views in probes:
+            for cut, lengths in views[owner] if owner is not None else ():
+                found = _dims(array.shape, leaves[k], lengths)
+                if dims is None and found is not None:
+                    dims, cut_of = found, cut
+        is_joint = owner is None and rest[:1] and rest[0] in part.slots and array.shape != ()
+        out.append(SlotAxes(owner, dims, cut_of, bool(is_joint)))
     return out
 
 
-def _other_lengths(shape: Shape, by: int) -> Shape:
+# Of equal lengths the last one becomes the longest, or the first one, as rules take either; or they
+# stay equal, which tells only pieces of them apart.
+_OF_EQUAL_LENGTHS: Sequence[Callable[[int], int]] = (lambda d: d, lambda d: -d, lambda d: 0)
+
+
+def _other_lengths(shape: Shape, step: int, place: Callable[[int], int]) -> Shape:
     """Return a shape with the order of its lengths, each of which differs by another number."""
-    order = sorted(range(len(shape)), key=lambda d: shape[d])
+    keys = [(n, place(d)) for d, n in enumerate(shape)]
+    ranks = sorted(set(keys), reverse=step < 0)
     # No sum of some of these numbers is another one.
-    more = [2**k for k in range(len(shape))][:: 1 if by > 0 else -1]
-    out = list(shape)
-    for d, n in zip(order, more, strict=True):
-        out[d] += n * by
-    return tuple(out)
+    return tuple(key[0] + step * 2 ** ranks.index(key) for key in keys)
 
 
 def _sized(named: tuple[Path, Any], shape: Shape) -> jax.ShapeDtypeStruct:
@@ -114,22 +142,26 @@ def _leaf_shapes(tx: SupportsTransform, params: Params) -> list[Shape]:
     return [tuple(x.shape) for x in jax.tree.leaves(state, is_leaf=is_stored)]
 
 
-def _dims(
-    shape: Shape, other: Shape, of: Shape, other_of: Shape, ways: int
-) -> tuple[int | None, ...] | None:
-    """Return the dimensions of a parameter that an array has, from two shapes of both."""
+def _views(shape: Shape, other: Shape, cuts: Sequence[Cut]) -> list[_Lengths]:
+    """Return the two lengths of each dimension, as a whole and in every cut."""
+    views: list[_Lengths] = [(None, list(zip(shape, other, strict=True)))]
+    for cut in cuts:
+        pieces = cut.shape_of_piece(shape), cut.shape_of_piece(other)
+        whole = zip(shape, other, *pieces, strict=True)
+        if all(
+            n * m2 == n2 * m for n, n2, m, m2 in whole
+        ):  # both are cut along the same dimensions
+            views.append((cut, list(zip(*pieces, strict=True))))
+    return views
+
+
+def _dims(shape: Shape, other: Shape, of: list[tuple[int, int]]) -> tuple[int | None, ...] | None:
+    """Return the dimensions that an array has, from two shapes of it and two lengths of each."""
     if len(shape) != len(other):
         return None
     dims: list[int | None] = []
     for lengths in zip(shape, other, strict=True):
-        follows = [d for d, n in enumerate(zip(of, other_of, strict=True)) if _is(lengths, n, ways)]
-        if lengths[0] != lengths[1] and not follows:
+        if lengths[0] != lengths[1] and of.count(lengths) != 1:
             return None
-        dims.append(follows[0] if follows else None)
+        dims.append(None if lengths[0] == lengths[1] else of.index(lengths))
     return tuple(dims)
-
-
-def _is(lengths: Sequence[int], of: Sequence[int], ways: int) -> bool:
-    """Whether an axis has the two lengths of a dimension, or of the pieces that devices have."""
-    (m, m2), (n, n2) = lengths, of
-    return (m, m2) == (n, n2) or (ways > 1 and 0 < m < n and n % m == 0 and n * m2 == n2 * m)

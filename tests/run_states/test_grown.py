@@ -118,7 +118,7 @@ def test_a_square_matrix_that_grows_is_told_from_a_factor_of_a_preconditioner():
         for x, y in zip(before, after, strict=True):
             assert_identical(y[:3, :3] if y.ndim == 2 else y, x)
     tx = gx.shampoo(0.1)
-    with pytest.raises(ValueError, match="those of a preconditioner.*pass match=") as error:
+    with pytest.raises(ValueError, match=r"those of a preconditioner.*pass match=") as error:
         gx.migrate_state(state_of(tx, old), tx, tx, new, grown=True)
     said = str(error.value)
     match = eval(said[said.index("match=") + 6 : -1])  # what the message advises
@@ -149,7 +149,7 @@ def test_factored_means_go_on_along_the_axes_that_they_have():
     assert any(same_bits(by_row[0][:5], x) for x in jax.tree.leaves(state[0]) if x.shape == (5,))
     # The longer dimension becomes the shorter one: the means would be over the other dimension.
     params = OLD | {"w": jnp.ones((9, 4))}
-    with pytest.raises(ValueError, match="migrate_state: .*v_") as error:
+    with pytest.raises(ValueError, match=r"migrate_state: .*v_") as error:
         gx.migrate_state(state, tx, tx, params, grown={"w": {0: slice(0, 3)}})
     assert "keeps other dimensions" in str(error.value)
 
@@ -302,7 +302,7 @@ def test_bad_arguments_are_refused(grown, error, words):
 
 
 def test_a_parameter_that_has_shrunk_is_refused():
-    with pytest.raises(ValueError, match="emb has 5 entries along dimension 0.*have 7.*cut"):
+    with pytest.raises(ValueError, match=r"emb has 5 entries along dimension 0.*have 7.*cut"):
         gx.migrate_state(state_of(ADAM, NEW), ADAM, ADAM, OLD, grown=True)
 
 

@@ -192,11 +192,14 @@ class zero1(Transform):
             division_of_shape(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)
         ]
 
-    def pieces_of(self, x: Array) -> tuple[int, Array]:
-        """Return the number of devices, and this one's shard of an array like a parameter."""
-        sizes = self._sizes()
-        (division,) = self._divisions(x, sizes)
-        return math.prod(sizes.values()), division.cut(x)
+    def pieces(self) -> int:
+        """Return the number of devices, at most so many pieces of an array."""
+        return math.prod(self._sizes().values())
+
+    def piece_of(self, x: Array) -> Array:
+        """Return this device's piece of an array like a parameter."""
+        (division,) = self._divisions(x, self._sizes())
+        return division.cut(x)
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""
