@@ -62,12 +62,12 @@ def growth_of(tx: SupportsTransform, state: Any, params: Params, grown: Any) -> 
                     f"its slots in the old state have {old}. grown is for parameters that are "
                     "larger now: cut the old state to the entries that are left."
                 )
-            if known == {n} and at is _FIRST and grown is not True:
+            if old == n and (at is not _FIRST or (known and grown is not True)):
                 raise ValueError(
                     f"migrate_state: grown names dimension {d} of {dotted_path(path)}, which has "
                     f"{n} entries, as in the old state."
                 )
-            if old < n or at is not _FIRST:
+            if old < n:
                 places[i][d] = np.arange(old) if at is _FIRST else at
         lengths = [len(places[i].get(d, range(n))) for d, n in enumerate(shape)]
         olds.append(jax.ShapeDtypeStruct(tuple(lengths), dtype_of(p)))
