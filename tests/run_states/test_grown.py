@@ -281,7 +281,7 @@ REFUSED = [
     (None, ValueError, "has shape (5, 2), expected (7, 2)", "pass grown=True"),
     (False, ValueError, "has shape (5, 2), expected (7, 2)", "pass grown=True"),
     ({"emm": 0}, ValueError, "grown names 'emm', which is not a parameter. Did you mean 'emb'?"),
-    ({"w": {0: range(3)}}, ValueError, "['emb'] has shape (5, 2), expected (7, 2)", "grown=True"),
+    ({}, ValueError, "['emb'] has shape (5, 2), expected (7, 2)", "grown=True"),
     ({"emb": 0, "w": 1}, ValueError, "grown names dimension 1 of w, which has 4 entries, as in"),
     ({"emb": {0: range(7)}}, ValueError, "dimension 0 of emb, which has 7 entries, as in the old"),
     ({"emb": 2}, ValueError, "grown['emb'] must be dimensions of 2", "got 2"),
