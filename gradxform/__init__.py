@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         to_optax_state as to_optax_state,
     )
     from gradxform.run_states.optax_closures import as_optax_closures as as_optax_closures
+    from gradxform.run_states.reset import reset_slots as reset_slots
     from gradxform.run_states.slot_names import get_slots as get_slots, set_slots as set_slots
     from gradxform.schedules import *
     from gradxform.tables.describe import Description as Description, describe as describe

@@ -31,6 +31,7 @@ SUBJECTS = {
 _BY_MODULE = {
     "run_states.migration": "migration",
     "run_states.optax": "migration",
+    "run_states.reset": "migration",
     **dict.fromkeys(("run_states", "tables"), "inspection"),
     **dict.fromkeys(("training.derivatives", "training.distributions"), "arithmetic"),
     **dict.fromkeys(("linalg", "numerics", "tree"), "arithmetic"),

@@ -124,6 +124,20 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
     return optax_fitted(jax.eval_shape(of_this_moment(tx).init, params), state, (), converters)
 
 
+def fitted_state(
+    caller: str, tx: SupportsTransform, state: Any, params: Params, remedy: str
+) -> OptState:
+    """Return a state in the structure that `tx.init(params)` has, for the function `caller`."""
+    try:
+        return from_optax_state(tx, state, params)
+    except (TypeError, ValueError) as error:
+        detail = str(error).removeprefix("interop: ")
+        raise type(error)(
+            f"{caller}: the state is not one of {name_of(tx)} for these parameters: {detail} "
+            f"{remedy}"
+        ) from None
+
+
 def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> Any:
     """Return a state of `tx` as Optax's state for the same call, in Optax's classes.
 

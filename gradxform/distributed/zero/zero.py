@@ -1,5 +1,6 @@
 """Dividing the optimizer state over the devices of data parallelism: ZeRO, stage 1."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -190,6 +191,15 @@ class zero1(Transform):
         return [
             division_of_shape(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)
         ]
+
+    def pieces(self) -> int:
+        """Return the number of devices, at most so many pieces of an array."""
+        return math.prod(self._sizes().values())
+
+    def piece_of(self, x: Array) -> Array:
+        """Return this device's piece of an array like a parameter."""
+        (division,) = self._divisions(x, self._sizes())
+        return division.cut(x)
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         is_on_host as is_on_host,
         is_type_on_host as is_type_on_host,
         on_host as on_host,
+        placed_like as placed_like,
         returned as returned,
     )
     from gradxform.leaves.storage.parameters import (

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform._jax.versions import is_tracer
 from gradxform.leaves.storage.stored import StoredArray, is_stored
 from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
@@ -91,7 +92,7 @@ def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
     def one(new: Any, kept: Any) -> Any:
         if new is kept:
             return kept
-        here = fetched(kept)
+        here, new = fetched(kept), fetched(new)
         new = here.store(new) if is_stored(here) and not is_stored(new) else new
 
         def chosen(a: Any, b: Any) -> Array:
@@ -102,6 +103,19 @@ def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
     kept, structure = jax.tree.flatten(old, is_leaf=is_stored)
     pairs = zip(jax.tree.leaves(fresh, is_leaf=is_stored), kept, strict=True)
     return jax.tree.unflatten(structure, [one(new, kept) for new, kept in pairs])
+
+
+def placed_like(new: Any, like: Any) -> Any:
+    """Return a tree with the shardings of the arrays of another, where these are known."""
+
+    def one(x: Any, other: Any) -> Any:
+        if is_tracer(x) or not isinstance(other, jax.Array) or is_tracer(other):
+            kind = jax.typeof(other).sharding if isinstance(other, jax.Array) else None
+            is_explicit = kind is not None and any(kind.spec)
+            return jax.sharding.reshard(x, kind) if is_explicit else x
+        return x if x.sharding == other.sharding else jax.device_put(x, other.sharding)
+
+    return jax.tree.map(one, new, like)
 
 
 def on_host(x: Any, memory: Any = Space.Host) -> Any:

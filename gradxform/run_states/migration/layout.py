@@ -41,7 +41,7 @@ class StatePart:
       depth: how many parts it is inside of.
       leaves: the index of every array of its own, by the path from here.
       places: where in the parameters its slots have arrays.
-      has_slots: whether it may have some.
+      slots: the fields that are declared as slots.
     """
 
     path: Path
@@ -53,7 +53,12 @@ class StatePart:
     depth: int
     leaves: dict[Path, int] = dataclasses.field(default_factory=dict)
     places: dict[Path, None] = dataclasses.field(default_factory=dict)
-    has_slots: bool = False
+    slots: tuple[str, ...] = ()
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether it may have some."""
+        return bool(self.slots)
 
     @property
     def step_fields(self) -> tuple[str, ...]:
@@ -189,7 +194,7 @@ class _Reading:
             owner = None
         rule = type(owner) if owner is not None else self._called_rule(kind)
         slots = slot_fields(type(node)) if self._is_part(node) else ()
-        part = StatePart(path, kind, owner, rule, self.calls, labels, depth, has_slots=bool(slots))
+        part = StatePart(path, kind, owner, rule, self.calls, labels, depth, slots=slots)
         self.parts.append(part)
         return part
 

@@ -8,12 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._jax.versions import is_tracer
+from gradxform._jax.versions import is_tracer, with_whole_dims
 from gradxform.base import GradientTransformation, check_transform
-from gradxform.errors import must_be, name_of, require_int32
-from gradxform.leaves import Path, dtype_of, entry_name, with_paths
-from gradxform.leaves.storage import fetched, is_stored, on_host
+from gradxform.errors import must_be, require_int32
+from gradxform.leaves import Path, dtype_of, entry_name, is_hole, with_paths
+from gradxform.leaves.storage import as_seen, fetched, is_stored, on_host
 from gradxform.numerics import number_rank
+from gradxform.run_states.migration.grown import (
+    Growth,
+    growth_of,
+    index_of_old,
+    with_old_entries,
+)
 from gradxform.run_states.migration.layout import (
     StateLayout,
     StatePart,
@@ -32,7 +38,8 @@ from gradxform.run_states.migration.report import (
     Rows,
 )
 from gradxform.run_states.migration.sources import find_sources, run_step
-from gradxform.run_states.optax import from_optax_state
+from gradxform.run_states.optax import fitted_state
+from gradxform.run_states.slot_axes import SlotAxes, slot_axes
 from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.types import OptState, Params, SupportsTransform
 
@@ -45,6 +52,7 @@ def migrate_state(
     *,
     match: Mapping[str, str | None] | None = None,
     step: Any = None,
+    grown: bool | Mapping[str, Any] | None = None,
 ) -> tuple[OptState, MigrationReport]:
     """Return the state with which a run goes on under another optimizer, and a report about it.
 
@@ -83,6 +91,12 @@ def migrate_state(
         path in the old state to go on from, or None to begin anew. Goes before all of the above.
       step: the number of steps that the run has taken, for new counts. Defaults to the outermost
         count of the old state.
+      grown: how parameters have become larger since, such as a layer with new classes or a table
+        with new tokens. True if old entries come first along each dimension. Or a dict by path with
+        the dimension in which a parameter has grown, or several, {"head.kernel": 1}; or for each
+        dimension a slice or indices of where old entries are now, {"head.kernel": {1: [0, 1, 3]}}.
+        In the slots, old entries are in the same places, and new ones begin as `init` returns them.
+        By default no parameter has grown.
 
     Returns:
       The new state, and a `MigrationReport` of what became of every slot.
@@ -90,18 +104,24 @@ def migrate_state(
     Raises:
       TypeError: if the state is not that of `tx`, or an array would become one of another kind.
       ValueError: if the state is not that of `tx` for these parameters, if a shape does not fit, if
-        it is ambiguous what goes on from what, if `match` names nothing, or if a count must begin
-        at the step of the run and the old state does not count.
+        it is ambiguous what goes on from what, if `match` names nothing, if a count must begin at
+        the step of the run and the old state does not count, if `grown` does not say what the old
+        state shows, or if a slot does not have an entry for each of those of a grown parameter.
     """
     check_transform("migrate_state", tx, "tx")
     check_transform("migrate_state", new_tx, "new_tx")
     tx, new_tx = of_this_moment(tx), of_this_moment(new_tx)
-    olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = _arrays_of_migrated_state(_state(tx, state, params))
+    growth = None if grown is None or grown is False else growth_of(tx, state, params, grown)
+    old_params = params if growth is None else growth.old_params
+    olds, news = layout_of(tx, old_params), layout_of(new_tx, params)
+    fitted = fitted_state("migrate_state", tx, state, old_params, _REMEDIES_OF_MIGRATION)
+    values = _arrays_of_migrated_state(fitted)
     sources = find_sources(olds, news, values, match)
     new = _MigratedArrays(
         olds, news, values, sources, _checked_step(step), dict(with_paths(params))
     )
+    if growth is not None:
+        new.grow(growth, slot_axes(tx, old_params, olds), slot_axes(new_tx, params, news))
     # A first state costs memory and time: it is made only if something in it is needed.
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
@@ -116,16 +136,10 @@ def _arrays_of_migrated_state(state: Any) -> list[Any]:
     return jax.tree.leaves(state, is_leaf=is_stored)
 
 
-def _state(tx: SupportsTransform, state: Any, params: Params) -> OptState:
-    """Return the state in the structure that `tx.init(params)` has."""
-    try:
-        return from_optax_state(tx, state, params)
-    except (TypeError, ValueError) as error:
-        detail = str(error).removeprefix("interop: ")
-        raise type(error)(
-            f"migrate_state: the state is not one of {name_of(tx)} for these parameters: {detail} "
-            "A state with an axis of replicas is migrated for each of them, in Replicas.wrap."
-        ) from None
+_REMEDIES_OF_MIGRATION = (
+    "A state with an axis of replicas is migrated for each of them, in Replicas.wrap. If "
+    "parameters have grown, pass grown=True, or where their old entries are."
+)
 
 
 def _checked_step(step: Any) -> Any:
@@ -158,6 +172,36 @@ class _MigratedArrays:
         self.old_parts, self.new_parts = olds.owners(), news.owners()
         self.indices: list[int | None] = [self._index(i, s) for i, s in enumerate(sources)]
         self.sources = sources
+        self.into: dict[int, Any] = {}  # for arrays that have grown, where old entries are in them
+
+    def grow(self, growth: Growth, old_axes: list[SlotAxes], new_axes: list[SlotAxes]) -> None:
+        """Note where old entries are in the arrays that grow with their parameters.
+
+        Raises:
+          ValueError: if one does not have an entry for each of those of a parameter.
+        """
+        params = [p for p in self.params.values() if not is_hole(p)]
+        for i, index in enumerate(self.indices):
+            owner = new_axes[i].owner
+            if index is None or owner is None or not growth.places[owner]:
+                continue
+            places, shape = growth.places[owner], self.news.arrays[i].shape
+            ndim = jnp.ndim(params[owner])
+            into = index_of_old(new_axes[i], old_axes[index], shape, ndim, places)
+            if isinstance(into, str):
+                at, part = self.news.paths[i], self.new_parts[i][0]
+                together = {
+                    dotted_path(self.news.paths[k]): None
+                    for k in sorted(part.leaves.values())
+                    if new_axes[k].owner == owner
+                }
+                raise ValueError(
+                    f"migrate_state: {dotted_path(at)} cannot grow with its parameter, from "
+                    f"{self.olds.arrays[index].shape} to {shape}: {into}. To begin all that "
+                    f"{part.name} keeps for it anew, pass match={together}."
+                )
+            if any(d in places for d in new_axes[i].dims or ()):
+                self.into[i] = into
 
     def _index(self, i: int, source: Source) -> int | None:
         """Return the array of the old state that a source stands for."""
@@ -168,8 +212,10 @@ class _MigratedArrays:
     @property
     def begins(self) -> bool:
         """Whether any array begins as `init` returns it, or takes the form that it has there."""
-        return any(isinstance(source, Begun) for source in self.sources) or any(
-            self._changes_form(i, index) for i, index in enumerate(self.indices)
+        return (
+            bool(self.into)
+            or any(isinstance(source, Begun) for source in self.sources)
+            or any(self._changes_form(i, index) for i, index in enumerate(self.indices))
         )
 
     def _changes_form(self, i: int, index: int | None) -> bool:
@@ -189,7 +235,10 @@ class _MigratedArrays:
                 out.append(begun[i])
                 continue
             x = self.step if index is None else self._fitting(i, index)
-            if self._changes_form(i, index):
+            if i in self.into:
+                x = with_old_entries(as_seen(begun[i]), x, self.into[i])
+                x = begun[i].store(x) if is_stored(begun[i]) else x
+            elif self._changes_form(i, index):
                 x = begun[i].store(x)
             if self.news.away[i]:
                 x = on_host(fetched(x))
@@ -204,14 +253,14 @@ class _MigratedArrays:
         like, x = self.news.arrays[i], self.values[index]
         at, was = dotted_path(self.news.paths[i]), dotted_path(self.olds.paths[index])
         remedy = f"To begin it anew, pass match={{{at!r}: None}}."
-        if jnp.shape(x) != like.shape:
+        if jnp.shape(x) != like.shape and i not in self.into:
             raise ValueError(
                 f"migrate_state: {at} has shape {like.shape}, but {was} of the old state has "
                 f"{jnp.shape(x)}. {remedy}"
             )
         x = x if self.news.away[i] and self.olds.away[index] else fetched(x)
         if is_stored(x):
-            if jax.tree.structure(x) == jax.tree.structure(like):
+            if jax.tree.structure(x) == jax.tree.structure(like) and i not in self.into:
                 return x
             x = fetched(x).load()
         x = self._kept(i, index, x)
@@ -235,6 +284,10 @@ class _MigratedArrays:
         is_same = isinstance(tx, GradientTransformation) and type(tx) is type(old.owner)
         if not is_same or param is None or not path or was[:1] != path[:1]:
             return x
+        if i in self.into:
+            if type(tx).kept_from is GradientTransformation.kept_from:
+                return x
+            param = with_whole_dims(jnp.asarray(param))[self.into[i]]
         return tx.kept_from(old.owner, path[0], x, param)
 
     def report(self, computed: set[int]) -> MigrationReport:

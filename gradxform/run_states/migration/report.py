@@ -25,6 +25,7 @@ class MigratedSlot:
       source: the path of the slot of the old state from which it comes, if any.
       arrays: for each array the path below the slot, the shape and the dtype.
       cast_from: the dtypes that the arrays had, where they were cast to others.
+      grown_from: the shapes that they had, where they have grown with their parameters.
     """
 
     slot: str
@@ -32,6 +33,7 @@ class MigratedSlot:
     source: str | None
     arrays: tuple[tuple[str, tuple[int, ...], str], ...]
     cast_from: tuple[str, ...] = ()
+    grown_from: tuple[tuple[int, ...], ...] = ()
 
     def __str__(self) -> str:
         return "  ".join(self.cells())
@@ -43,6 +45,8 @@ class MigratedSlot:
             origin = self.source if self.fate == TAKEN else f"{self.fate}, {self.source}"
         if self.cast_from:
             origin += f" (was {', '.join(self.cast_from)})"
+        if self.grown_from:
+            origin += f" (from {', '.join(str(list(shape)) for shape in self.grown_from)})"
         shown = [f"{dtype}{list(shape)}" for _, shape, dtype in self.arrays[:3]]
         if len(self.arrays) > 3:
             shown.append(f"... ({len(self.arrays)} arrays)")
@@ -87,7 +91,10 @@ class MigrationReport:
     @property
     def is_identity(self) -> bool:
         """Whether every slot comes from the place where it is."""
-        return all(s.fate == TAKEN and s.slot == s.source and not s.cast_from for s in self.slots)
+        return all(
+            s.fate == TAKEN and s.slot == s.source and not s.cast_from and not s.grown_from
+            for s in self.slots
+        )
 
     def __str__(self) -> str:
         rows = [("slot", "comes from", "arrays"), *(slot.cells() for slot in self.slots)]
@@ -147,6 +154,7 @@ def _row(
                 if was is not None and _migrated_dtype(was) != _migrated_dtype(x)
             )
         ),
+        tuple(tuple(was.shape) for _, x, was in arrays if was is not None and was.shape != x.shape),
     )
 
 
