@@ -117,6 +117,8 @@ OPTIMIZERS = {
         "normuon",
         "adago",
         "spectral_sphere",
+        "spectrum",
+        "aurora",
         "muown",
         "spel",
         "newton_muon",

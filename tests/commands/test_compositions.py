@@ -195,6 +195,18 @@ REFERENCES = {
     "MARS-M": ref.sequence(
         ref.only(flat, ref.mars(0.95, 0.025)), muon(LR, False, 0.2, W, 0.95, others_decay=W)
     ),
+    "HybridMuon": beside(
+        [
+            ref.muon(turns=[(3.4445, -4.775, 2.0315)] * 8 + [(2.0, -1.5, 0.5)] * 2, debias=False),
+            ref.shape_factor(0.18),
+            ref.scale(-LR),
+        ],
+        [adam(), ref.scale(-ADAM_LR)],
+    ),
+    "u/w floor": beside(
+        [ref.muon(debias=False), ref.shape_factor(), ref.norm_floor(0.35), ref.scale(-LR)],
+        [adam(), ref.decay(1e-4), ref.scale(-ADAM_LR)],
+    ),
     "Moonlight Muon": muon(LR, rms=0.2, decay=W, others_decay=W),
     "Cautious Muon": ref.cautious(muon(LR), sign=-1),
     "C-Muon, masked before": orthogonalized(

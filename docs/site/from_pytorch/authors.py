@@ -67,17 +67,15 @@ ROWS = [
     ),
     Row(
         "MOP(lr, weight_decay=0.0)",
-        "",
-        None,
+        "gx.polar_grad(lr, ns_steps=12)",
+        1e-6,
         "emerging.MOP",
-        "of Emerging-Optimizers, as the next: the orthogonal factor of the momentum by a singular "
-        "value decomposition, times the sum of its singular values; `gx.muon`",
+        "of Emerging-Optimizers, as the next: by a singular value decomposition there",
     ),
     Row(
         "PolarGrad(lr, weight_decay=0.0)",
-        "",
-        None,
+        'gx.polar_grad(lr, ns_coeffs="dion", ns_steps=5)',
+        1e-6,
         "emerging.PolarGrad",
-        "the same by five Newton-Schulz steps; `gx.muon`",
     ),
 ]

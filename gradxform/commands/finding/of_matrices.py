@@ -137,6 +137,44 @@ ROWS = [
         "the first gradient by one of zeros; here, as in the paper, it has nothing to correct it.",
     ),
     Composition(
+        ("HybridMuon", "DeePMD Muon", "DeepSeek-V4 Muon"),
+        "Muon by eight fast turns and two exact ones, with the root mean square of Adam's steps.",
+        "gx.muon(\n"
+        "    lr,\n"
+        "    ((3.4445, -4.775, 2.0315),) * 8 + ((2.0, -1.5, 0.5),) * 2,\n"
+        "    10,\n"
+        "    debias=False,\n"
+        "    consistent_rms=0.18,\n"
+        "    adam_learning_rate=adam_lr,\n"
+        ")",
+        "DeePMD-kit, HybridMuon, 2026",
+        "https://github.com/deepmodeling/deepmd-kit/blob/master/deepmd/pt/optimizer/hybrid_muon.py",
+        REFERENCE,
+        "DeePMD-kit has no factor of the nuclear norm; `gx.polar_grad` is Muon with it. Its "
+        "Magma-lite, a factor from how well momentum and gradient agree, is not here: `gx.magma` "
+        "is the paper's.",
+    ),
+    Composition(
+        ("u/w floor", "Skylight", "update floor"),
+        "Muon whose steps have at least a share of the norm of their matrix, before lr.",
+        "gx.partition(\n"
+        "    {\n"
+        '        "matrices": gx.chain(\n'
+        "            gx.scale_by_muon(debias=False),\n"
+        "            gx.scale_by_shape(),\n"
+        "            gx.floor_update_norm(0.35),\n"
+        "            gx.scale_by_learning_rate(lr),\n"
+        "        ),\n"
+        '        "others": gx.adamw(adam_lr),\n'
+        "    },\n"
+        "    labels,\n"
+        ")",
+        "Modded-NanoGPT, result 9 of the optimization benchmark, 2026",
+        RECORDS,
+        REFERENCE,
+        "It takes the place of weight decay. `gx.contra_muon` has it.",
+    ),
+    Composition(
         ("Moonlight Muon", "Muon with RMS matching", "Muon match_rms_adamw", "D-Muon", "Kimi Muon"),
         "Muon with weight decay and steps of AdamW's size, at AdamW's learning rate.",
         "gx.muon(\n"
