@@ -22,6 +22,7 @@ from docs.site import (
     gallery,
     home,
     nav,
+    papers,
     parts,
     public,
     race,
@@ -88,7 +89,8 @@ def _links(folder: str) -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Complete the pages with generated parts, and link names in the tables to their pages."""
+    """Complete the pages with generated parts, and link names and papers."""
+    markdown = papers.linked(markdown)
     path = page.file.src_uri
     if path == "index.md":
         return home.completed(markdown)
