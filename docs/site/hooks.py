@@ -26,6 +26,7 @@ from docs.site import (
     parts,
     public,
     race,
+    ranking,
     reference,
 )
 
@@ -92,6 +93,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Complete the pages with generated parts, and link names and papers."""
     markdown = papers.linked(markdown)
     path = page.file.src_uri
+    boost = ranking.boost(path, parts.names_of("optimizers"))
+    page.meta.setdefault("search", {})["boost"] = boost
     if path == "index.md":
         return home.completed(markdown)
     if path == "race.md":
