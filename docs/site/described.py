@@ -45,7 +45,8 @@ def _imported(obj: griffe.Object) -> Any:
 
 
 def _take_docstring(obj: griffe.Object, found: Any) -> None:
-    text = inspect.getdoc(found) if "__doc__" in vars(found) else None
+    own = not isinstance(found, type) or "__doc__" in vars(found)
+    text = inspect.getdoc(found) if own else None
     if text and not (isinstance(found, type) and text.startswith(f"{found.__name__}(")):
         obj.docstring = griffe.Docstring(papers.linked(text), parent=obj)
 

@@ -2,9 +2,13 @@
 
 import ast
 import collections
+import inspect
 import re
 import urllib.parse
 
+import griffe
+
+import gradxform as gx
 from docs.site import papers
 from docs.site.cache import ROOT
 
@@ -84,3 +88,11 @@ def test_code_links_and_titles_without_a_year_stay():
         f"{ADAM} is a paper",
     ):
         assert papers.linked(text) == text
+
+
+def test_the_reference_has_what_help_prints_with_links():
+    extensions = griffe.load_extensions(str(ROOT / "docs/site/described.py"))
+    module = griffe.load("gradxform.optimizers.adam", extensions=extensions)
+    shown = module["adamw"].docstring.value
+    assert shown == papers.linked(inspect.getdoc(gx.adamw))
+    assert "weight_decay_mask: " in shown and "](https://arxiv.org/abs/1711.05101)" in shown
