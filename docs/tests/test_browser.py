@@ -131,11 +131,14 @@ def test_a_page(browser, address, shots, name, width, scheme):
     )
     if name in WITH_MATH:
         heights = browser.execute_script(
-            "return [...document.querySelectorAll('math')]"
-            ".map(m => m.getBoundingClientRect().height)"
+            "return [...document.querySelectorAll('.gx-tex')]"
+            ".map(e => e.querySelector('.katex-html').getBoundingClientRect().height)"
         )
         assert heights and min(heights) > 5
-        assert browser.execute_script("return typeof MathJax") == "undefined"
+        assert browser.execute_script(
+            "return document.fonts.check('16px KaTeX_Math')"
+            " && !document.querySelector('.katex-error')"
+        )
     with contextlib.suppress(KeyError):
         metrics = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})
         height = min(metrics["cssContentSize"]["height"], 4000)
