@@ -80,9 +80,9 @@ def missing(files: list[Results], linked: Callable[[str], str]) -> str:
 def picture(files: list[Results], linked: Callable[[str], str]) -> str:
     """Return the picture in steps, and a tab with that in seconds once all are measured."""
     lines = race.lines(files)
-    fields = ["steps"]
-    if lines and lines[0].slower is not None:
-        fields.append("seconds")
+    if not lines:
+        return NOTHING
+    fields = ["steps"] if lines[0].slower is None else ["steps", "seconds"]
     drawn = {field: dots.picture(dots.rows(lines, field), field, linked) for field in fields}
     if len(drawn) == 1:
         return drawn["steps"]

@@ -554,7 +554,7 @@ def test_a_row_of_the_picture_is_shares_of_adamw():
     # Without a share of AdamW's a workload is not there.
     only = [results("adamw", {"digits": [100] * 3, "regression": [None] * 3}), FILES[1]]
     assert dots.rows(race.lines(only), "steps")[0].shares == {"digits": 0.55}
-    assert dots.rows([], "steps") == []
+    assert dots.rows([], "steps") == [] and page.picture([], str) == page.NOTHING
 
 
 def test_the_picture_has_an_optimizer_a_row_and_a_workload_a_color():
