@@ -160,8 +160,15 @@ return [...names.map(c => c.textContent), ...beside.map(t => t.outerHTML.slice(0
 
 
 def test_names_in_tables_stay_whole_and_wide_tables_scroll(browser, address):
-    pages = [path for path in sorted(SITE.rglob("*.html")) if "<table" in path.read_text("utf-8")]
-    assert len(pages) > 200
+    # All pages that somebody wrote, and some of those that are generated alike.
+    alike = [
+        p
+        for n in ("optimizers", "wrappers", "reference")
+        for p in sorted(SITE.glob(f"{n}/*/*.html"))
+    ]
+    pages = [path for path in sorted(SITE.rglob("*.html")) if path not in alike] + alike[::8]
+    pages = [path for path in pages if "<table" in path.read_text("utf-8")]
+    assert len(pages) > 50
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*.svg"]})  # only the text counts
     faults = {}
