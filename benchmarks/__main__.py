@@ -82,8 +82,12 @@ def main(argv: list[str] | None = None) -> int:
             errors.print(f"python -m benchmarks: {error}", soft_wrap=True, highlight=False)
             return 2
         section.show(results, console)
-        section.draw(results, path.with_suffix(".png"))
-        console.print(f"Wrote {path} and {path.with_suffix('.png')}.", soft_wrap=True)
+        wrote = str(path)
+        if section.draw is not None:
+            picture = path.with_suffix(".png")
+            section.draw(results, picture)
+            wrote += f" and {picture}"
+        console.print(f"Wrote {wrote}.", soft_wrap=True)
     return 0
 
 

@@ -82,12 +82,12 @@ class Section:
       about: one line for `--help`.
       run: measures, and returns the content of `<name>.json`.
       show: prints the results.
-      draw: writes the results as a picture.
+      draw: writes the results as a picture; None if what is printed says it.
       kept: returns where the cases are that an interrupted run completed; None if in its results.
     """
 
     about: str
     run: Callable[[Options, Job], Results]
     show: Callable[[Results, Console], None]
-    draw: Callable[[Results, Path], None]
+    draw: Callable[[Results, Path], None] | None = None
     kept: Callable[[Options], Path] | None = None

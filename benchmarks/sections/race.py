@@ -286,16 +286,9 @@ def _steps(cell: results_of.Cell) -> str:
     return "failed" if cell.note.startswith("failed") else "-"
 
 
-def draw(results: Results, path: Path) -> None:
-    """Write the profiles."""
-    cases = [] if results.get("targets") else results["cases"]
-    results_of.profile(cases).savefig(path, dpi=120)
-
-
 SECTION = Section(
     about="every optimizer of the library on six workloads, to a target of each",
     run=run,
     show=show,
-    draw=draw,
     kept=_kept,
 )

@@ -11,11 +11,9 @@ import json
 import math
 import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from benchmarks.options import Results
 
@@ -26,7 +24,6 @@ THEIRS = "optax."  # what names of the control begin with
 
 # A profile goes up to this multiple of the best, and a score is the area below it.
 MOST = 4.0
-DRAWN = 8  # the number of profiles in a picture
 
 DRAWS = 2000  # of seeds; more do not move the second digit of an interval's ends
 SURE = 0.95  # the share of draws in an interval; one in which more of them agree is sure
@@ -228,43 +225,3 @@ def _draws(seeds: int, workload: int) -> np.ndarray:
 def _score(factors: dict[str, float]) -> float:
     areas = [max(0.0, (MOST - x) / (MOST - 1)) for x in factors.values()]
     return statistics.mean(areas) if areas else 0.0
-
-
-# ------------------------------------------------------------------------------------ the picture
-
-
-def profile(files: list[Results]) -> Figure:
-    """Return the profiles of the optimizers with the highest scores, and of AdamW.
-
-    A profile is, of every factor, the share of workloads on which the optimizer needs at most that
-    factor of the steps of the best.
-    """
-    found = lines(files)
-    timed = bool(found) and found[0].slower is not None
-    figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, and pyplot's global state is left alone
-    axes = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
-    _draw(axes[0], {line.name: line.factors for line in found}, "steps")
-    if timed:
-        _draw(axes[1], {line.name: line.slower or {} for line in found}, "seconds")
-    axes[0].set_ylabel("share of workloads")
-    return figure
-
-
-def _draw(axes: Any, factors: dict[str, dict[str, float]], what: str) -> None:
-    ranked = sorted(factors, key=lambda name: (-_score(factors[name]), name))
-    shown = ranked[:DRAWN]
-    if "adamw" in ranked and "adamw" not in shown:
-        shown.append("adamw")
-    for i, name in enumerate(shown):
-        values = sorted(factors[name].values())
-        along = [1.0, *(x for x in values if x <= MOST), MOST]
-        up = [sum(v <= x for v in values) / len(values) for x in along]
-        # Lines that meet stay apart.
-        moved = [y + 0.004 * (i - len(shown) / 2) for y in up]
-        style = {"color": "black", "linestyle": "--"} if name == "adamw" else {}
-        axes.step(along, moved, where="post", label=name, **style)
-    axes.set(xlim=(1, MOST), ylim=(-0.03, 1.03), xlabel=f"{what}, of the best")
-    axes.grid(color="#e3e5e8", linewidth=0.7)
-    if shown:
-        axes.legend(fontsize=8)

@@ -1,4 +1,4 @@
-"""Formulas as docstrings write them, read into MathML.
+r"""Formulas as docstrings write them, translated to TeX, which KaTeX sets in the browser.
 
 The notation is that of the update rules, such as
 
@@ -8,22 +8,34 @@ Two factors stand beside each other, a fraction takes all factors before it and 
 name directly before a parenthesis is a function, and words between factors are words.
 """
 
-import html
 import itertools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 GREEK = {
-    **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eps": "ε", "epsilon": "ϵ"},
-    **{"eta": "η", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "rho": "ρ", "sigma": "σ"},
+    name: rf"\{'varepsilon' if name == 'eps' else name}"
+    for name in (
+        *("alpha", "beta", "gamma", "delta", "eps", "epsilon", "eta", "lambda", "mu", "nu", "pi"),
+        *("rho", "sigma", "xi"),
+    )
 }
 # Long names that are not words, although no part has an argument of that name.
 FUNCTIONS = {"clip", "diag", "max", "mean", "min", "NewtonSchulz", "rms", "sign"}
 KNOWN = FUNCTIONS | {"base_optimizer", "best", "inner", "lr", "projection", "sum", "top", "value"}
-RELATIONS = {"<-": "←", "=": "=", ">=": "≥", "<=": "≤", "<": "&lt;", ">": "&gt;"}
-CLOSED_BY = {"(": ")", "[": "]", "|": "|", "||": "||", "<": ">"}
-FENCES = {"<": "⟨", ">": "⟩", "||": "‖"}
+RELATIONS = {"<-": r"\leftarrow", "=": "=", ">=": r"\ge", "<=": r"\le", "<": r"\lt", ">": r"\gt"}
+SIGNS = {**RELATIONS, "+": "+", "-": "-"}
+SEPARATORS = {",": ",", ";": ";", ":": r"\colon", ".": "."}
+# What closes a fence, and both in TeX.
+FENCES = {
+    "(": (")", "(", ")"),
+    "[": ("]", "[", "]"),
+    "|": ("|", r"\lvert", r"\rvert"),
+    "||": ("||", r"\lVert", r"\rVert"),
+    "<": (">", r"\langle", r"\rangle"),
+}
+_TALL = re.compile(r"\\(frac|sqrt|sum|left)\b")
+_LETTER = rf"[A-Za-z]|{'|'.join(sorted(GREEK, key=len, reverse=True))}"
 _TOKEN = re.compile(
     r"(?P<code>`[^`]+`)"
     r"|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)"
@@ -47,10 +59,10 @@ class Token(NamedTuple):
     spaced: bool  # whether a space is before it
 
 
-class Node(NamedTuple):
-    """A part of a formula."""
+class Factor(NamedTuple):
+    """A part of a product."""
 
-    markup: str
+    tex: str
     bare: str = ""  # of a parenthesis: what is inside
     words: str = ""  # the words, if it is made of words
 
@@ -69,39 +81,22 @@ def tokens_of(text: str) -> list[Token]:
     return found
 
 
-def mathml(text: str, names: Iterable[str] = (), display: bool = False) -> str:
-    """Return a formula as a `math` element.
+def tex(text: str, names: Iterable[str] = ()) -> str:
+    """Return a formula as TeX.
 
     Args:
       text: the formula; two or more spaces are a wide space.
       names: the arguments that it may name; other long names are words.
-      display: whether it stands on a line of its own.
 
     Raises:
       NotAFormula: if the notation does not cover it.
     """
     pieces = [piece for piece in re.split(r"\s{2,}", text.strip()) if piece]
-    rows = [Parser(tokens_of(piece), frozenset(names)).everything() for piece in pieces]
-    body = '<mspace width="2em"/>'.join(rows)
-    form = ' display="block"' if display else ""
-    label = html.escape(" ".join(text.split()), quote=True)
-    return f'<math{form} aria-label="{label}"><mrow>{body}</mrow></math>'
+    known = frozenset(names)
+    return r" \qquad ".join(Reader(tokens_of(piece), known).everything() for piece in pieces)
 
 
-def is_name(text: str, names: frozenset[str]) -> bool:
-    """Whether a name stands for a number or a function, and is not a word."""
-    plain = text.rstrip("'")
-    return (
-        len(plain) == 1
-        or "_" in plain
-        or plain in names
-        or plain in KNOWN
-        or plain in ("infinity", "gbar")
-        or bool(re.fullmatch(r"([A-Za-z]|" + "|".join(GREEK) + r")\d*", plain))
-    )
-
-
-class Parser:
+class Reader:
     """Reads the tokens of one formula, from left to right."""
 
     def __init__(self, tokens: list[Token], names: frozenset[str]) -> None:
@@ -110,244 +105,188 @@ class Parser:
         self.open: list[str] = []  # the fences that are open
 
     def everything(self) -> str:
-        """Return the markup of all tokens."""
-        markup = self.items()
+        """Return the TeX of all tokens."""
+        found = self.items()
         if self.at < len(self.tokens):
-            raise NotAFormula(f"{self.tokens[self.at].text!r} is not expected")
-        return markup
+            raise NotAFormula(f"{self.text()!r} is not expected")
+        return found
 
-    # ------------------------------------------------------------------------------ the tokens
+    def text(self) -> str:
+        """Return the text of the token here, or "" at the end."""
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
-    def text(self, ahead: int = 0) -> str:
-        """Return the text of a token from here, or "" at the end."""
-        return self.tokens[self.at + ahead].text if self.at + ahead < len(self.tokens) else ""
-
-    def glued(self, ahead: int = 1) -> bool:
-        """Whether a token follows without a space."""
+    def glued(self, ahead: int = 0) -> bool:
+        """Whether a token is here, or ahead, without a space before it."""
         at = self.at + ahead
         return at < len(self.tokens) and not self.tokens[at].spaced
 
     def opens(self) -> bool:
         """Whether the token here opens a fence."""
         sign = self.text()
-        if sign == "<":
-            return self.glued()
         if sign in ("|", "||"):
-            return not self.open or self.open[-1] != sign
-        return sign in ("(", "[")
+            return self.open[-1:] != [sign]
+        return sign in FENCES and (sign != "<" or self.glued(1))
 
     def closes(self) -> bool:
         """Whether the token here closes the innermost fence."""
-        return bool(self.open) and self.text() == CLOSED_BY[self.open[-1]]
+        return bool(self.open) and self.text() == FENCES[self.open[-1]][0]
 
-    # ------------------------------------------------------------------------------ the grammar
-
-    def items(self) -> str:
-        """Read relations, with separators between them."""
-        rows = []
+    def items(self, small: bool = False) -> str:
+        """Read all up to a closing fence; fractions of a small exponent keep their stroke."""
+        done: list[str] = []
+        factors: list[Factor] = []  # of the product here
+        wanted = ""  # the sign that needs a factor after it
         while self.at < len(self.tokens) and not self.closes():
             sign = self.text()
-            if sign in (",", ";", ":", "."):
-                self.at += 1
-                rows.append(f'<mo separator="true">{sign}</mo><mspace width="0.4em"/>')
-            else:
-                before = self.at
-                rows.append(self.relation())
-                if self.at == before:
+            if sign in SEPARATORS or (sign in SIGNS and not self.opens()):
+                bad = wanted or (sign in RELATIONS and not factors)
+                if bad and sign not in ("+", "-"):
                     raise NotAFormula(f"{sign!r} is not expected")
-        return "".join(rows)
-
-    def relation(self) -> str:
-        """Read sums, with signs of relations between them."""
-        rows = [self.sum()]
-        while self.text() in RELATIONS and not self.closes():
-            rows += [f"<mo>{RELATIONS[self.text()]}</mo>"]
-            self.at += 1
-            rows += [self.sum()]
-        return "".join(rows)
-
-    def sum(self) -> str:
-        """Read products, with plus and minus between them and perhaps before them."""
-        rows = []
-        while True:
-            if self.text() in ("+", "-"):
-                form = "infix" if rows else "prefix"
-                rows.append(f'<mo form="{form}">{"−" if self.text() == "-" else "+"}</mo>')
                 self.at += 1
-            rows.append(self.product())
-            if self.text() not in ("+", "-"):
-                return "".join(rows)
-
-    def product(self) -> str:
-        """Read factors beside each other; a fraction takes those before it, up to a word."""
-        factors: list[Node] = []
-        while self.at < len(self.tokens) and not self.closes():
-            if self.text() == "/":
+                space = "" if self.open else r"\ "
+                done += [_beside(factors), SIGNS.get(sign, SEPARATORS.get(sign, "") + space)]
+                factors, wanted = [], sign if sign in SIGNS else ""
+            elif sign == "/":
                 self.at += 1
                 top = len(factors)
                 while top and (not factors[top - 1].words or factors[top - 1].words.endswith("of")):
                     top -= 1
                 if top == len(factors):
                     raise NotAFormula("a fraction begins with a stroke")
-                factors[top:] = [Node(_fraction(factors[top:], self.denominator()))]
-            elif self.text().startswith("*"):
-                sign, index = "·" if self.text() == "*" else "∗", self.text()[2:]
-                operator = f"<mo>{sign}</mo>"
-                factors.append(
-                    Node(f"<msub>{operator}<mi>{index}</mi></msub>" if index else operator)
-                )
-                self.at += 1
-            elif self.starts_a_factor():
-                factor = self.factor()
-                if factor.words and factors and factors[-1].words:
-                    factor = _words(f"{factors.pop().words} {factor.words}")
-                factors.append(factor)
+                factors[top:] = [_fraction(factors[top:], self.denominator(), small)]
             else:
-                break
-        if not factors:
-            raise NotAFormula(f"nothing before {self.text()!r}")
-        return _beside(factors)
+                self.add_factor(factors)
+                wanted = ""
+        if wanted:
+            raise NotAFormula(f"nothing after {wanted!r}")
+        return " ".join(filter(None, [*done, _beside(factors)]))
 
-    def starts_a_factor(self) -> bool:
-        """Whether a factor begins here."""
-        if self.at >= len(self.tokens):
-            return False
-        return self.tokens[self.at].kind != "sign" or self.text() == "..." or self.opens()
-
-    def denominator(self) -> list[Node]:
+    def denominator(self) -> list[Factor]:
         """Read words, if there are some, and one factor."""
-        factors: list[Node] = []
-        while True:
-            if not self.starts_a_factor():
-                raise NotAFormula("a fraction ends with a stroke")
-            factor = self.factor()
-            if factor.words and factors and factors[-1].words:
-                factor = _words(f"{factors.pop().words} {factor.words}")
-            factors.append(factor)
-            if not factors[-1].words and factors[-1].markup != _SUM:
-                return factors
+        factors: list[Factor] = []
+        while not factors or factors[-1].words or factors[-1].tex == r"\sum":
+            self.add_factor(factors)
+        return factors
 
-    def factor(self) -> Node:
-        """Read a number, name, call or parenthesis, with its exponents."""
-        base = self.base()
+    def add_factor(self, factors: list[Factor]) -> None:
+        """Read a factor with its exponents; words join those before them."""
+        found = self.base()
         while self.text() == "^":
             self.at += 1
-            negative = self.text() == "-"
-            self.at += negative
-            if not self.starts_a_factor():
-                raise NotAFormula("an exponent is missing")
-            exponent = self.base()
-            minus = "<mo>−</mo>" if negative else ""
-            markup = f"<mrow>{minus}{exponent.bare or exponent.markup}</mrow>"
-            base = Node(f"<msup><mrow>{base.markup}</mrow>{markup}</msup>")
-        return base
+            minus = "-" if self.text() == "-" else ""
+            self.at += len(minus)
+            power = self.base(small=True)
+            base = f"{{{found.tex}}}" if "^" in found.tex and not found.bare else found.tex
+            found = Factor(f"{base}^{_script(minus + (power.bare or power.tex))}")
+        if found.words and factors and factors[-1].words:
+            found = _words(f"{factors.pop().words} {found.words}")
+        factors.append(found)
 
-    def base(self) -> Node:
+    def base(self, small: bool = False) -> Factor:
         """Read a number, name, call or parenthesis."""
-        token = self.tokens[self.at]
-        if token.text == "...":
-            self.at += 1
-            return Node("<mo>⋯</mo>")
         if self.opens():
-            return self.fenced()
+            return self.fenced(small=small)
+        if self.at == len(self.tokens) or self.text() in ("/", "^", *SIGNS, *SEPARATORS, ")", "]"):
+            raise NotAFormula(f"{self.text() or 'the end'!r} is not expected")
+        token = self.tokens[self.at]
         self.at += 1
+        if token.kind == "sign":
+            return Factor({"...": r"\dots", "*": r"\cdot"}.get(token.text, token.text))
         if token.kind == "number":
-            return Node(f"<mn>{token.text}</mn>")
+            power = re.sub(r"e(-?\d+)", r" \\cdot 10^{\1}", token.text)
+            return Factor(power.removeprefix(r"1 \cdot "))
         if token.kind == "code":
-            return Node(f'<mtext class="gx-name">{html.escape(token.text[1:-1])}</mtext>')
-        called = self.text() == "(" and self.glued(0)
-        word = (
+            return Factor(_code(token.text[1:-1]))
+        called = self.text() == "(" and self.glued()
+        if (
             token.kind == "word"
             or (token.text == "mean" and not called and self.text() != "|")
             or (token.text == "sum" and self.text() in ("of", "over"))
-        )
-        if word or not (called or is_name(token.text, self.names)):
+            or not (called or is_name(token.text, self.names))
+        ):
             return _words(token.text)
         if called and token.text in ("sqrt", "cbrt"):
-            inside = self.fenced().bare
-            if token.text == "sqrt":
-                return Node(f"<msqrt>{inside}</msqrt>")
-            return Node(f"<mroot><mrow>{inside}</mrow><mn>3</mn></mroot>")
-        markup = _symbol(token.text, called)
-        if self.text() == "[" and self.glued(0):
-            return Node(f"<msub>{markup}<mrow>{self.fenced('[').bare}</mrow></msub>")
-        if called:
-            return Node(f"<mrow>{markup}<mo>&#8289;</mo>{self.fenced().markup}</mrow>")
-        return Node(markup)
+            root = {"sqrt": r"\sqrt", "cbrt": r"\sqrt[3]"}[token.text]
+            return Factor(f"{root}{{{self.fenced().bare}}}")
+        symbol = self.symbol(token.text, called)
+        if self.text() == "[" and self.glued():
+            return Factor(f"{symbol}_{_script(self.fenced('[').bare)}")
+        return Factor(symbol + self.fenced().tex) if called else Factor(symbol)
 
-    def fenced(self, bare: str = "(") -> Node:
+    def symbol(self, text: str, called: bool) -> str:
+        """Return a name as TeX: letters in italics, arguments as code, functions upright."""
+        plain = text.rstrip("'")
+        found = {"infinity": r"\infty", "gbar": r"\bar{g}"}.get(plain)
+        if plain == "sum" and not called:
+            found = r"\sum"
+        elif split := re.fullmatch(rf"({_LETTER})(?:(\d+)|_([^\W_]+))?", plain):
+            found, below = _letter(split[1]), split[2] or split[3]
+            if below:
+                is_short = below.isdecimal() or re.fullmatch(rf"inf|..|{_LETTER}", below)
+                found += f"_{_script(_letter(below) if is_short else _words(below).tex)}"
+        elif found is None:
+            is_code = "_" in plain or plain in self.names or plain in KNOWN - FUNCTIONS
+            found = _code(plain) if is_code else rf"\operatorname{{{plain}}}"
+        return found + text[len(plain) :]
+
+    def fenced(self, bare: str = "(", small: bool = False) -> Factor:
         """Read a parenthesis, bracket, norm or inner product; one like `bare` can be left out."""
         sign = self.text()
         self.open.append(sign)
         self.at += 1
-        inside = f"<mrow>{self.items()}</mrow>"
+        inside = self.items(small)
         if not self.closes():
             raise NotAFormula(f"{sign!r} is not closed")
         self.open.pop()
         self.at += 1
-        left, right = (FENCES.get(s, s) for s in (sign, CLOSED_BY[sign]))
-        fences = [
-            f'<mo form="{form}" fence="true">{s}</mo>'
-            for form, s in (("prefix", left), ("postfix", right))
-        ]
-        return Node(f"<mrow>{fences[0]}{inside}{fences[1]}</mrow>", inside if sign == bare else "")
+        _, left, right = FENCES[sign]
+        if _TALL.search(inside):
+            left, right = rf"\mathopen{{}}\left{left}", rf"\right{right}"
+        return Factor(f"{left} {inside} {right}", inside if sign == bare else "")
 
 
-# ---------------------------------------------------------------------------------- the markup
-
-_SUM = '<mo form="prefix" lspace="0.1em" rspace="0.1em">∑</mo>'
-
-
-def _words(text: str) -> Node:
-    return Node(f"<mtext>{html.escape(text)}</mtext>", words=text)
-
-
-def _fraction(top: list[Node], bottom: list[Node]) -> str:
-    rows = [
-        _beside(part) if len(part) > 1 else part[0].bare or part[0].markup for part in (top, bottom)
-    ]
-    return "<mfrac>" + "".join(f"<mrow>{row}</mrow>" for row in rows) + "</mfrac>"
-
-
-def _beside(factors: list[Node]) -> str:
-    rows = [factors[0].markup]
-    for before, factor in itertools.pairwise(factors):
-        if before.words or factor.words:
-            rows.append('<mspace width="0.3em"/>')
-        elif before.markup != _SUM:
-            rows.append('<mo lspace="0" rspace="0.17em">&#8290;</mo>')
-        rows.append(factor.markup)
-    return "".join(rows)
-
-
-def _symbol(text: str, called: bool) -> str:
+def is_name(text: str, names: frozenset[str]) -> bool:
+    """Whether a name stands for a number or a function, and is not a word."""
     plain = text.rstrip("'")
-    if plain == "sum" and not called:
-        return _SUM
-    if plain == "infinity":
-        return "<mi>∞</mi>"
-    if plain == "gbar":
-        return "<mover><mi>g</mi><mo>¯</mo></mover>"
-    split = re.fullmatch(r"([A-Za-z]|" + "|".join(GREEK) + r")(?:(\d+)|_([^\W_]+))?", plain)
-    if split is None:
-        kind = "" if plain in FUNCTIONS else ' class="gx-name"'
-        markup = f"<mi{kind}>{html.escape(plain)}</mi>"
-    else:
-        markup = f"<mi>{GREEK.get(split[1], split[1])}</mi>"
-        if split[2]:
-            markup = f"<msub>{markup}<mn>{split[2]}</mn></msub>"
-        elif split[3]:
-            markup = f"<msub>{markup}{_subscript(split[3])}</msub>"
-    primes = len(text) - len(plain)
-    prime = f'<mo lspace="0" rspace="0">{"′" * primes}</mo>'
-    return f"<mrow>{markup}{prime}</mrow>" if primes else markup
+    return (
+        "_" in plain
+        or plain in names
+        or plain in KNOWN
+        or plain in ("infinity", "gbar")
+        or bool(re.fullmatch(rf"({_LETTER})\d*", plain))
+    )
 
 
-def _subscript(text: str) -> str:
-    if text == "inf":
-        return "<mi>∞</mi>"
-    if text.isdecimal():
-        return f"<mn>{text}</mn>"
-    if len(text) == 1 or text in GREEK:
-        return f"<mi>{GREEK.get(text, text)}</mi>"
-    return f"<mtext>{text}</mtext>"
+def _letter(text: str) -> str:
+    return r"\infty" if text == "inf" else GREEK.get(text, text)
+
+
+def _words(text: str) -> Factor:
+    return Factor(rf"\text{{{text}}}", words=text)
+
+
+def _code(text: str) -> str:
+    escaped = re.sub(r"([_{}#%&$])", r"\\\1", text)
+    return rf"\texttt{{{escaped}}}"
+
+
+def _script(text: str) -> str:
+    return text if len(text) == 1 else f"{{{text}}}"
+
+
+def _fraction(top: list[Factor], bottom: list[Factor], small: bool) -> Factor:
+    if small:
+        return Factor(f"{_beside(top)} / {_beside(bottom)}")
+    above, below = ((len(part) == 1 and part[0].bare) or _beside(part) for part in (top, bottom))
+    return Factor(rf"\frac{{{above}}}{{{below}}}")
+
+
+def _beside(factors: list[Factor]) -> str:
+    """Return factors with spaces between them; TeX itself leaves those beside operators."""
+    found = [factors[0].tex] if factors else []
+    for before, factor in itertools.pairwise(factors):
+        operators = (r"\sum", r"\cdot", "*_")
+        is_operated = before.tex.startswith(operators) or factor.tex.startswith(operators)
+        space = r"\ " if before.words or factor.words else " " if is_operated else r"\, "
+        found += [space, factor.tex]
+    return "".join(found)

@@ -12,6 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 from docs.site import (
     blocks,
@@ -114,6 +115,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
         return re.sub(r"^\| `(\w+)` \|", link, markdown, flags=re.MULTILINE)
     return markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Load KaTeX on the pages with formulas."""
+    if 'class="gx-tex"' not in output:
+        return output
+    assets = get_relative_url("site/assets", page.url)
+    loaded = [
+        f'<link rel="stylesheet" href="{assets}/katex/katex.min.css">',
+        f'<script defer src="{assets}/katex/katex.min.js"></script>',
+        f'<script defer src="{assets}/math.js"></script>',
+    ]
+    return output.replace("</head>", f"{''.join(loaded)}</head>", 1)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -1,7 +1,8 @@
 """The tables of the page docs/race.md, of the files that the race has written.
 
-The page has `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`, `{{ newer }}`,
-`{{ control }}`, `{{ targets }}` and `{{ left out }}`, where the build of the site puts them.
+The page has `{{ picture }}`, `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`,
+`{{ newer }}`, `{{ control }}`, `{{ targets }}` and `{{ left out }}`, where the build of the site puts
+them.
 """
 
 import json
@@ -12,6 +13,7 @@ from benchmarks.options import Results
 from benchmarks.subjects import entrants
 from benchmarks.subjects.workloads.names import WORKLOADS
 from benchmarks.tables import race
+from docs.site import dots
 
 NOTHING = "The race has not been run: `make bench ARGS=race` runs it."
 BEGIN, END = '<div class="gx-sorted" markdown>', "</div>"
@@ -26,6 +28,7 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
     """
     files = current(race.read())
     for mark, made in (
+        ("picture", lambda: picture(files, linked)),
         ("summary", lambda: summary(files, linked)),
         ("missing", lambda: missing(files, linked)),
         ("seconds", lambda: seconds(files)),
@@ -76,6 +79,18 @@ def missing(files: list[Results], linked: Callable[[str], str]) -> str:
     return f"Not measured yet, or not on all workloads: {', '.join(ours)}." if ours else ""
 
 
+def picture(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return the picture in steps, and a tab with that in seconds once all are measured."""
+    lines = race.lines(files)
+    if not lines:
+        return NOTHING
+    fields = ["steps"] if lines[0].slower is None else ["steps", "seconds"]
+    drawn = {field: dots.picture(dots.rows(lines, field), field, linked) for field in fields}
+    if len(drawn) == 1:
+        return drawn["steps"]
+    return "\n\n".join(f'=== "{field}"\n\n    {made}' for field, made in drawn.items())
+
+
 def summary(files: list[Results], linked: Callable[[str], str]) -> str:
     """Return the table with a line for each optimizer, over all workloads."""
     lines = race.lines(files)
@@ -111,7 +126,7 @@ def seconds(files: list[Results]) -> str:
         return ""
     return (
         "`seconds` are those of the steps to the target in one run at the best rate, without "
-        "compiling; the second picture and `score, seconds` are made of them. Take differences "
+        "compiling; the picture in seconds and `score, seconds` are made of them. Take differences "
         "below a factor of two for noise, if the machine was shared."
     )
 

@@ -1,4 +1,4 @@
-"""Update rules as docstrings state them, written as HTML with MathML.
+"""Update rules as docstrings state them, written as HTML with TeX, which KaTeX sets.
 
 A paragraph that is indented is formulas, one a line. In the other paragraphs the formulas are
 found among the words.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from docs.site.formulas import FUNCTIONS, GREEK, NotAFormula, Token, mathml, tokens_of
+from docs.site.formulas import FUNCTIONS, GREEK, NotAFormula, Token, tex, tokens_of
 from gradxform.values.docstrings import Doc
 
 _SYMBOL = re.compile(rf"(?:[A-Za-z]|{'|'.join(GREEK)})\d*'*|[A-Za-z]\w*_\w+'*|lr|infinity")
@@ -45,7 +45,7 @@ def rule_html(rule: str, names: Iterable[str] = ()) -> Written:
             try:
                 if not _RELATION.search(line):
                     raise NotAFormula(line)
-                lines.append(f'<div class="gx-line">{mathml(line, known, display=True)}</div>')
+                lines.append(_tex_html(line, known, "div"))
                 formulas += 1
             except NotAFormula:
                 unread.append(line.strip())
@@ -70,7 +70,7 @@ def _is_formulas(paragraph: str) -> bool:
 
 
 def prose_html(text: str, names: frozenset[str] = frozenset()) -> str:
-    """Return a paragraph with the formulas among its words as MathML, and names as code."""
+    """Return a paragraph with the formulas among its words as TeX, and names as code."""
     text = " ".join(text.split())
     parts = re.split(r"(`[^`<&]+`)", text)
     written = [
@@ -80,6 +80,11 @@ def prose_html(text: str, names: frozenset[str] = frozenset()) -> str:
         for part in parts
     ]
     return "".join(written)
+
+
+def _tex_html(formula: str, names: frozenset[str], tag: str = "span") -> str:
+    """Return an element that assets/math.js sets: readers without scripts see the TeX."""
+    return f'<{tag} class="gx-tex">{html.escape(tex(formula, names))}</{tag}>'
 
 
 def _with_math(text: str, names: frozenset[str]) -> str:
@@ -114,7 +119,7 @@ def _longest(text: str, run: list[Token], names: frozenset[str]) -> tuple[int, i
             if len(part) > 1 and not set(piece) & set("=<>+-/^|("):
                 continue
             try:
-                return part[0].start, part[-1].end, mathml(piece, names)
+                return part[0].start, part[-1].end, _tex_html(piece, names)
             except NotAFormula:
                 continue
     return None

@@ -28,7 +28,7 @@ PAGES = {
     "schedules": "guides/schedules/",
 }
 WITH_MATH = ("adamw", "shampoo", "sgd")
-WIDTHS = (1280, 390)
+WIDTHS = (1440, 390)
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one server
 
@@ -131,17 +131,56 @@ def test_a_page(browser, address, shots, name, width, scheme):
     )
     if name in WITH_MATH:
         heights = browser.execute_script(
-            "return [...document.querySelectorAll('math')]"
-            ".map(m => m.getBoundingClientRect().height)"
+            "return [...document.querySelectorAll('.gx-tex')]"
+            ".map(e => e.querySelector('.katex-html').getBoundingClientRect().height)"
         )
         assert heights and min(heights) > 5
-        assert browser.execute_script("return typeof MathJax") == "undefined"
+        assert browser.execute_script(
+            "return document.fonts.check('16px KaTeX_Math')"
+            " && !document.querySelector('.katex-error')"
+        )
     with contextlib.suppress(KeyError):
         metrics = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})
         height = min(metrics["cssContentSize"]["height"], 4000)
         size = {"width": width, "height": int(height), "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.save_screenshot(str(shots / f"{name}-{width}-{scheme}.png"))
+
+
+# A name on two lines, a table beside the page, or a page that scrolls sideways.
+FAULTS = """
+const wide = document.documentElement.clientWidth;
+const names = [...document.querySelectorAll('table code')].filter(
+  c => /^[\\w.]+$/.test(c.textContent) && c.getClientRects().length > 1);
+const beside = [...document.querySelectorAll('.md-typeset table')].filter(
+  t => t.getBoundingClientRect().right > wide && !t.closest('.md-typeset__scrollwrap'));
+const moves = document.documentElement.scrollWidth > wide ? ['the page scrolls sideways'] : [];
+return [...names.map(c => c.textContent), ...beside.map(t => t.outerHTML.slice(0, 80)), ...moves];
+"""
+
+
+def test_names_in_tables_stay_whole_and_wide_tables_scroll(browser, address):
+    # All pages that somebody wrote, and some of those that are generated alike.
+    alike = [
+        p
+        for n in ("optimizers", "wrappers", "reference")
+        for p in sorted(SITE.glob(f"{n}/*/*.html"))
+    ]
+    pages = [path for path in sorted(SITE.rglob("*.html")) if path not in alike] + alike[::8]
+    pages = [path for path in pages if "<table" in path.read_text("utf-8")]
+    assert len(pages) > 50
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*.svg"]})  # only the text counts
+    faults = {}
+    for path in pages:
+        browser.get(address + str(path.relative_to(SITE)))
+        for width in WIDTHS:
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            if found := browser.execute_script(FAULTS):
+                faults[f"{path.relative_to(SITE)} at {width}"] = found
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    assert faults == {}
 
 
 def shown_cards(browser):

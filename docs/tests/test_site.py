@@ -1,6 +1,10 @@
 """The generated parts of the site: formulas, links, navigation and public names."""
 
+import html
+import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -8,7 +12,7 @@ from markdown.extensions.toc import slugify
 
 import gradxform as gx
 from docs.site import check, elsewhere, families, nav, parts, pictures, public, samples
-from docs.site.formulas import NotAFormula, mathml
+from docs.site.formulas import NotAFormula, tex
 from docs.site.rules import rule_and_notes, rule_html
 from gradxform.commands.catalog import registered_parts
 from gradxform.commands.finding.compositions import COMPOSITIONS
@@ -18,64 +22,82 @@ OWN = [e for e in registered_parts() if ":" not in e.name]
 WITH_RULES = [e for e in OWN if rule_and_notes(e.doc)[0]]
 
 
-def text_of(markup):
-    """Return MathML as text in which fractions, roots and powers show what they hold."""
-
-    def read(node):
-        inner = [read(child) for child in node]
-        tag = node.tag
-        if tag == "mfrac":
-            return f"{{{inner[0]}}}/{{{inner[1]}}}"
-        if tag == "msqrt":
-            return f"root{{{''.join(inner)}}}"
-        if tag in ("msup", "msub"):
-            return f"{inner[0]}{'^' if tag == 'msup' else '_'}{{{inner[1]}}}"
-        return (node.text or "").strip() + "".join(inner)
-
-    return read(ET.fromstring(markup)).replace("\u2061", "").replace("\u2062", " ")
-
-
 @pytest.mark.parametrize(
     "formula, read",
     [
-        ("u = a b / (c + d) e", "u={a b}/{c+d} e"),
-        ("u = a / b / c", "u={{a}/{b}}/{c}"),
-        ("v <- b2 v + (1 - b2) |g|^2", "v←b_{2} v+(1−b_{2}) |g|^{2}"),
-        ("u = m / (1 - b1^t)", "u={m}/{1−b_{1}^{t}}"),
-        ("u = g / (sqrt(v) + eps)", "u={g}/{root{v}+ε}"),
-        ("z <- z - (n'^q - n^q) p / lr", "z←z−{(n′^{q}−n^{q}) p}/{lr}"),
-        ("c <- <g, p> m", "c←⟨g,p⟩ m"),
-        ("u = x^(-alpha / k)", "u=x^{−{α}/{k}}"),
-        ("u = a if g <= 1", "u=aifg≤1"),
-        ("d <- r / sum |s|", "d←{r}/{∑|s|}"),
-        ("u = sum of w g / sum of w", "u={sum ofw g}/{sum ofw}"),
-        ("u = g[i] + c_k(i)", "u=g_{i}+c_{k}(i)"),
-        ("r_inf = 2 / (1 - b2) - 1", "r_{∞}={2}/{1−b_{2}}−1"),
+        ("u = a b / (c + d) e", r"u = \frac{a\, b}{c + d}\, e"),
+        ("u = a / b / c", r"u = \frac{\frac{a}{b}}{c}"),
+        ("v <- b2 v - (1 - b2) |g|^2", r"v \leftarrow b_2\, v - ( 1 - b_2 )\, \lvert g \rvert^2"),
+        ("u = m / (1 - b1^t)", r"u = \frac{m}{1 - b_1^t}"),
+        ("u = g / (sqrt(v) + eps)", r"u = \frac{g}{\sqrt{v} + \varepsilon}"),
+        ("z <- (n'^q - n^q) p / lr", r"z \leftarrow \frac{( n'^q - n^q )\, p}{\texttt{lr}}"),
+        ("c <- <g, p> m", r"c \leftarrow \langle g , p \rangle\, m"),
+        ("u = x^(-alpha / k)", r"u = x^{- \alpha / k}"),
+        ("u = (x^2 / k)^2^k", r"u = {\mathopen{}\left( \frac{x^2}{k} \right)^2}^k"),
+        ("u = a if g <= 1", r"u = a\ \text{if}\ g \le 1"),
+        ("d <- r / sum |s|", r"d \leftarrow \frac{r}{\sum \lvert s \rvert}"),
+        ("u = sum of w / sum of v", r"u = \frac{\text{sum of}\ w}{\text{sum of}\ v}"),
+        ("u = g[i] + c_k(i)  and so on", r"u = g_i + c_k( i ) \qquad \text{and so on}"),
+        ("r_inf = 1e-8 `a_b`", r"r_{\infty} = 10^{-8}\, \texttt{a\_b}"),
     ],
 )
 def test_a_formula_is_read(formula, read):
-    assert text_of(mathml(formula)) == read
+    assert tex(formula) == read
 
 
-@pytest.mark.parametrize("formula", ["u = (a", "u = / b", "u = a^", "u = |a", "u = a)", "u = @"])
+@pytest.mark.parametrize(
+    "formula",
+    ["u = (a", "u = / b", "u = a^", "u = |a", "u = a)", "u = @", "u = a /", "= a", "u = a + , b"],
+)
 def test_what_is_not_a_formula_is_refused(formula):
     with pytest.raises(NotAFormula):
-        mathml(formula)
+        tex(formula)
+
+
+def written(entry):
+    rule, _ = rule_and_notes(entry.doc)
+    return rule_html(rule, [a.name.lstrip("*") for a in entry.arguments])
 
 
 @pytest.mark.parametrize("entry", WITH_RULES, ids=lambda e: e.name)
 def test_every_rule_is_mathematics(entry):
     rule, notes = rule_and_notes(entry.doc)
     assert "    u = " not in notes
-    written = rule_html(rule, [a.name.lstrip("*") for a in entry.arguments])
-    assert written.unread == ()
+    found = written(entry)
+    assert found.unread == ()
     lines = [x for x in rule.split("\n") if x.startswith("    ") and x.strip()]
-    assert written.formulas == len(lines)
-    formulas = re.findall(r"<math.*?</math>", written.markup)
-    assert formulas
-    for formula in formulas:
-        ET.fromstring(formula)
-    assert written.markup.count("<pre>") == 0
+    assert found.formulas == len(lines) == found.markup.count('<div class="gx-tex">')
+    assert "<pre>" not in found.markup
+
+
+# Sets every formula of a list, and prints what KaTeX says against each.
+SETS_ALL = """
+const katex = require(process.argv[1]);
+for (const source of JSON.parse(require("fs").readFileSync(0, "utf-8"))) {
+  try { katex.renderToString(source, {throwOnError: true, strict: "error"}); }
+  catch (error) { console.log(source, error.message); }
+}
+"""
+
+
+def refused(formulas):
+    command = ["node", "-e", SETS_ALL, str(elsewhere.DOCS / "site/assets/katex/katex.min.js")]
+    done = subprocess.run(
+        command, input=json.dumps(formulas), capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_katex_takes_every_formula():
+    found = [
+        html.unescape(source)
+        for entry in WITH_RULES
+        for source in re.findall('class="gx-tex">(.*?)</', written(entry).markup)
+    ]
+    assert len(found) > 700
+    assert refused(found) == ""
+    assert "Double superscript" in refused(["x^a^b"])
 
 
 def test_every_part_has_a_family_a_sample_and_a_place():

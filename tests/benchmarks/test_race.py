@@ -23,7 +23,7 @@ from benchmarks.subjects.workloads.names import WORKLOADS, workload
 from benchmarks.subjects.workloads.workload import Start, Workload
 from benchmarks.tables import race
 from benchmarks.timing.racing import Budget, Runs, Try, best_rate
-from docs.site import choices, race as page
+from docs.site import choices, dots, race as page
 from gradxform.commands.catalog import registered_parts
 
 pytestmark = pytest.mark.numeric
@@ -253,7 +253,6 @@ def test_a_short_race_on_a_workload(name, tmp_path, capsys):
     assert row["gradients"] == ("row-sparse" if name == "recommendation" else "")
     params = jax.tree.leaves(workload(name).start(0, 1).params)
     assert row["state"] >= 8 * sum(x.size for x in params)  # two moments
-    assert (tmp_path / "race.png").read_bytes()[:4] == b"\x89PNG"
     assert "adamw" in capsys.readouterr().out
 
 
@@ -543,18 +542,47 @@ def test_the_page_leaves_out_what_is_of_another_version():
     assert page.missing(every, str) == ""
 
 
-def test_a_profile_is_drawn_with_seconds_once_all_are_measured():
-    assert len(race.profile(FILES).axes) == 1 and len(race.profile([]).axes) == 1
+def test_a_row_of_the_picture_is_shares_of_adamw():
+    rows = dots.rows(race.lines(FILES), "steps")
+    assert [row.name for row in rows] == ["adamw", "lbfgs_steps", "lion"]
+    adamw, lbfgs, lion = rows
+    assert adamw.shares == {"digits": 1.0, "regression": 1.0} and adamw.median == 1.0
+    assert lbfgs.shares == {"digits": None, "regression": 0.25}  # it did not run
+    assert lion.shares == {"digits": 0.5, "regression": math.inf} and lion.missed == 1
+    assert lion.seeds == {"digits": (50 / 110, 60 / 110), "regression": (2.0, math.inf)}
+    assert lion.median == math.inf
+    # Without a share of AdamW's a workload is not there.
+    only = [results("adamw", {"digits": [100] * 3, "regression": [None] * 3}), FILES[1]]
+    assert dots.rows(race.lines(only), "steps")[0].shares == {"digits": 0.55}
+    assert dots.rows([], "steps") == [] and page.picture([], str) == page.NOTHING
+
+
+def test_the_picture_has_an_optimizer_a_row_and_a_workload_a_color():
+    files = [results("adamw", {"digits": [100] * 3, "regression": [10] * 3})]
+    files.append(results("lion", {"digits": [50] * 3, "regression": [None] * 3}))
+    files += [results(f"a{i}", {"digits": [400] * 3}) for i in range(dots.FIRST)]
+    made = page.picture(files, lambda name: f"[{name}]" if name == "lion" else name)
+    assert sorted(re.findall("<code>(.*?)</code>", made)) == sorted(f["name"] for f in files)
+    assert '<a href="../optimizers/lion/"><code>lion</code></a>' in made
+    assert "lion, steps as a share of AdamW&#x27;s: digits 0.50, regression missed<" in made
+    colors = [i for i, name in enumerate(WORKLOADS) if name in ("digits", "regression")]
+    for i in colors:
+        assert made.count(f".w{i}{{color:") == 2  # on light and on dark
+        assert f'<circle class="w{i}" ' in made
+    assert f'<circle class="w{colors[1]} missed"' in made
+    # The well known are never behind the fold.
+    assert "<summary>The other 1</summary>" in made
+    assert made.index("<code>lion<") < made.index("<details>") < made.index("<code>a9<")
+
+
+def test_the_picture_has_seconds_once_all_are_measured():
     timed = [results("adamw", {"digits": [100] * 3}, seconds=2.0)]
+    assert '=== "seconds"' not in page.picture(FILES, str)
     timed.append(results("lion", {"digits": [50] * 3}, seconds=4.0))
-    first, second = race.profile(timed).axes
-    assert (first.get_xlabel(), second.get_xlabel()) == (
-        "steps, of the best",
-        "seconds, of the best",
-    )
-    labels = [text.get_text() for text in second.get_legend().get_texts()]
-    assert labels == ["adamw", "lion"]  # the faster first
-    assert race.lines(timed)[0].name == "lion"
+    steps, seconds = page.picture(timed, str).split('=== "seconds"')
+    assert "digits 0.50" in steps and "digits 2.00" in seconds
+    assert steps.index("<code>lion") < steps.index("<code>adamw")
+    assert seconds.index("<code>adamw") < seconds.index("<code>lion")  # the faster first
 
 
 def everywhere(name, steps, state=800, tuned=True):
