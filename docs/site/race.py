@@ -1,8 +1,7 @@
 """The tables of the page docs/race.md, of the files that the race has written.
 
 The page has `{{ picture }}`, `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`,
-`{{ newer }}`, `{{ control }}`, `{{ targets }}` and `{{ left out }}`, where the build of the site puts
-them.
+`{{ newer }}`, `{{ control }}`, `{{ targets }}` and `{{ left out }}`, where the build puts them.
 """
 
 import json
