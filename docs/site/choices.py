@@ -1,8 +1,9 @@
 """What the race shows to somebody who chooses an optimizer, for docs/guides/choosing.md.
 
-The page has `{{ measured }}`, `{{ rates }}`, `{{ others }}`, and `{{ choices: memory is short }}` and
-so on for what a reader has, where the build of the site puts what the files of the race say. Names
-are chosen by rules, so that the page says nothing that another run of the race does not.
+The page has `{{ measured }}`, `{{ rates }}`, `{{ others }}`, and for what a reader has
+`{{ choices: memory is short }}` and so on, where the build of the site puts what the files of the
+race say. Names are chosen by rules, so that the page says nothing that another run of the race does
+not.
 """
 
 import math
