@@ -10,6 +10,8 @@ from typing import Any
 
 import griffe
 
+from docs.site import papers
+
 
 class Described(griffe.Extension):
     """Takes docstrings and signatures from the imported library."""
@@ -43,9 +45,10 @@ def _imported(obj: griffe.Object) -> Any:
 
 
 def _take_docstring(obj: griffe.Object, found: Any) -> None:
-    text = inspect.getdoc(found) if "__doc__" in vars(found) else None
+    own = not isinstance(found, type) or "__doc__" in vars(found)
+    text = inspect.getdoc(found) if own else None
     if text and not (isinstance(found, type) and text.startswith(f"{found.__name__}(")):
-        obj.docstring = griffe.Docstring(text, parent=obj)
+        obj.docstring = griffe.Docstring(papers.linked(text), parent=obj)
 
 
 _KINDS = {

@@ -22,9 +22,11 @@ from docs.site import (
     gallery,
     home,
     nav,
+    papers,
     parts,
     public,
     race,
+    ranking,
     reference,
 )
 
@@ -88,8 +90,11 @@ def _links(folder: str) -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Complete the pages with generated parts, and link names in the tables to their pages."""
+    """Complete the pages with generated parts, and link names and papers."""
+    markdown = papers.linked(markdown)
     path = page.file.src_uri
+    boost = ranking.boost(path, parts.names_of("optimizers"))
+    page.meta.setdefault("search", {})["boost"] = boost
     if path == "index.md":
         return home.completed(markdown)
     if path == "race.md":

@@ -20,6 +20,7 @@ GUIDES = [
     "embeddings",
     "low_precision",
     "update_in_backward",
+    "through_steps",
     "accumulation_and_guards",
     "hyperparameters",
     "logging",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from docs.site import elsewhere, pictures, samples
 from docs.site.badges import BADGES
+from docs.site.called import CALLED
 from docs.site.code import call_of, cell, fenced, source_of, table
 from docs.site.facts import Facts
 from docs.site.families import family_of
@@ -131,7 +132,11 @@ def _blocks(facts: Facts, sources: dict[str, str]) -> Iterator[str]:
     if doc.reference:
         yield "## Reference"
         yield _linked(doc.reference, sources)
-    yield "## Source"
+    called = CALLED.get(entry.name)
+    if called:
+        yield f"## Also called {called[0]}"
+        yield called[1]
+    yield "## Source { data-search-exclude }"
     yield from _source(entry)
 
 

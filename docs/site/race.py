@@ -1,7 +1,7 @@
 """The tables of the page docs/race.md, of the files that the race has written.
 
-The page has `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`, `{{ control }}`,
-`{{ targets }}` and `{{ left out }}`, where the build of the site puts them.
+The page has `{{ summary }}`, `{{ missing }}`, `{{ seconds }}`, `{{ workloads }}`, `{{ newer }}`,
+`{{ control }}`, `{{ targets }}` and `{{ left out }}`, where the build of the site puts them.
 """
 
 import json
@@ -30,6 +30,7 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
         ("missing", lambda: missing(files, linked)),
         ("seconds", lambda: seconds(files)),
         ("workloads", lambda: workloads(files, linked)),
+        ("newer", lambda: newer(files, linked)),
         ("control", lambda: control(files)),
         ("targets", targets),
         ("left out", lambda: left_out(linked)),
@@ -141,6 +142,33 @@ def _cells(cell: race.Cell, timed: bool) -> list[str]:
         _or_dash(cell.state, ","),
         cell.note.replace("|", "\\|"),
     ]
+
+
+# The newer rules, after the one that most of them change.
+NEWER = (
+    "muon",
+    "muon_eq",
+    "contra_muon",
+    "soft_muon",
+    "aurora",
+    "muown",
+    "polar_grad",
+    "schedule_free_prodigy",
+    "schedule_free_plus",
+)
+
+
+def newer(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return the table of the newer rules: the steps of each over those of AdamW."""
+    cells = {line.name: line.cells for line in race.lines(files)}
+    beside = cells.get("adamw", {})
+
+    def share(name: str, workload: str) -> str:
+        ours, theirs = (x.get(workload, race.Cell()).steps for x in (cells[name], beside))
+        return _or_dash(ours / theirs if ours and theirs else None, ".2f")
+
+    rows = [[linked(n), *(share(n, w) for w in WORKLOADS)] for n in NEWER if n in cells]
+    return _table(["optimizer", *WORKLOADS], rows) if rows else NOTHING
 
 
 def control(files: list[Results]) -> str:

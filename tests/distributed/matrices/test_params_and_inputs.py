@@ -1,4 +1,4 @@
-"""Rules for matrices that see parameters, or inputs of layers: the numbers of one device."""
+"""Rules for matrices that see more than gradients, or change spectra: as on one device."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,9 @@ import gradxform.distributed as gd
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
 SHAPES = {"stack": (8, 4, 16), "up": (8, 16), "down": (16, 8), "whole": (4, 6)}
+SHAPES["long"] = (4, 128)  # whose columns stay where they are, if a rule allows it
 PLACES = {"stack": P("x"), "up": P("x"), "down": P(None, "x"), "whole": P()}
+PLACES["long"] = P(None, "x")
 
 
 def numbers(params):
@@ -20,7 +22,20 @@ def numbers(params):
     return jax.tree.map(lambda x: kinds[x.ndim], params)
 
 
+def spectrum(*args, **fields):
+    rule = gx.scale_by_spectrum(*args, weight_dimension_numbers=numbers, **fields)
+    return gx.chain(rule, gx.scale(-0.1))
+
+
 RULES = {
+    "spectrum": spectrum(gx.contra_spectrum(0.2), to=gx.soft_spectrum(), share=0.5),
+    "kept": spectrum(gx.contra_spectrum(0.2), keep_norm="schatten", preconditioning="schatten"),
+    "equal": spectrum(equilibrate="both", adaptive=True),
+    "root": spectrum(gx.power_spectrum(0.25)),
+    "clip": spectrum(gx.clip_spectrum(0.3)),
+    "aurora": gx.chain(gx.scale_by_aurora(weight_dimension_numbers=numbers), gx.scale(-0.1)),
+    "neurons": gx.chain(gx.scale_by_neuron_rms(weight_dimension_numbers=numbers), gx.scale(-0.1)),
+    "floor": gx.chain(gx.floor_update_norm(2.0, numbers), gx.scale(-0.1)),
     "muown": gx.step_by_muown(0.1, weight_decay=0.1, weight_dimension_numbers=numbers),
     "tangent": gx.chain(gx.project_to_tangent(numbers), gx.scale(-0.01)),
     "orthogonal": gx.chain(gx.scale(-0.1), gx.keep_orthogonal(weight_dimension_numbers=numbers)),
