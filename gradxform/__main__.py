@@ -1,4 +1,4 @@
-"""The command line: `python -m gradxform`."""
+"""The command line, as a module: `python -m gradxform`."""
 
 import sys
 

@@ -1,11 +1,13 @@
 """What the race shows to somebody who chooses an optimizer, for docs/guides/choosing.md.
 
-The page has `{{ measured }}`, `{{ rates }}`, `{{ choices }}` and `{{ others }}`, where the build of
-the site puts what the files of the race say. Names are chosen by rules, so that the page says
-nothing that another run of the race does not.
+The page has `{{ measured }}`, `{{ rates }}`, `{{ others }}`, and for what a reader has
+`{{ choices: memory is short }}` and so on, where the build of the site puts what the files of the
+race say. Names are chosen by rules, so that the page says nothing that another run of the race does
+not.
 """
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ SMALL, LARGE = 0.6, 3.0  # of AdamW's state
 ENOUGH = 4  # targets that an optimizer must reach to be named
 WITHOUT_NOISE = ("regression", "factorization")
 TABLES = "recommendation"
+MARK = re.compile(r"\{\{ (.*?) \}\}")
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
@@ -43,27 +46,25 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
     lines = race.lines(files)
     adamw = next((line for line in lines if line.name == "adamw"), None)
     if adamw is None or len(adamw.cells) < len(WORKLOADS):
-        said = dict.fromkeys(("measured", "rates", "choices", "others"), NOTHING)
-    else:
-        # One that has not run everywhere yet would be told to miss targets.
-        whole = [line for line in lines if len(line.cells) == len(WORKLOADS)]
-        found = Race(whole, adamw)
-        said = {
-            "measured": _unmeasured(files),
-            "rates": rates(found),
-            "choices": choices(found, linked),
-            "others": others(found, linked),
-        }
-    for mark, text in said.items():
-        markdown = markdown.replace(f"{{{{ {mark} }}}}", text)
-    return markdown
+        return MARK.sub(NOTHING, markdown)
+    # One that has not run everywhere yet would be told to miss targets.
+    whole = [line for line in lines if len(line.cells) == len(WORKLOADS)]
+    found = Race(whole, adamw)
+    said = {
+        "measured": _unmeasured(files),
+        "rates": rates(found),
+        "others": others(found, linked),
+    }
+    for reason, some in picked(found).items():
+        said[f"choices: {reason}"] = choices(reason, some, found, linked)
+    return MARK.sub(lambda mark: said[mark[1]], markdown)
 
 
 # ------------------------------------------------------------------------------------- the rules
 
 
 def picked(found: Race) -> dict[str, list[Line]]:
-    """Return the optimizers of each row of the table, by what a reader has."""
+    """Return the optimizers of each table, by what a reader has."""
     enough = [line for line in found.lines if _targets(line) >= ENOUGH]
     all_of_them = [line for line in found.lines if _targets(line) == len(WORKLOADS)]
     like_adamw = [line for line in all_of_them if _state(line, found) <= 1.1]
@@ -90,16 +91,16 @@ def picked(found: Race) -> dict[str, list[Line]]:
     }
 
 
-def choices(found: Race, linked: Callable[[str], str]) -> str:
-    """Return the table: what a reader has, what to try, and what that did in the race."""
-    rows = ["| If | Try | What it did in the race |", "| --- | --- | --- |"]
-    for reason, lines in picked(found).items():
-        on = {"embedding tables dominate": (TABLES,)}.get(reason, tuple(WORKLOADS))
-        if reason.startswith("few parameters"):
-            on = WITHOUT_NOISE
-        names = ", ".join(linked(line.name) for line in lines)
-        did = "; ".join(f"{linked(line.name)}: {_did(line, found, on)}" for line in lines)
-        rows.append(f"| {reason} | {names} | {did} |")
+def choices(reason: str, lines: Sequence[Line], found: Race, linked: Callable[[str], str]) -> str:
+    """Return the table for what a reader has: a row for each optimizer, with what it did."""
+    on = {"embedding tables dominate": (TABLES,)}.get(reason, tuple(WORKLOADS))
+    if reason.startswith("few parameters"):
+        on = WITHOUT_NOISE
+    rows = [
+        f"| optimizer | targets, of {len(on)} | steps | surely | state | best rates |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    rows += [f"| {linked(line.name)} | {' | '.join(_did(line, found, on))} |" for line in lines]
     return "\n".join(rows)
 
 
@@ -122,6 +123,13 @@ def others(found: Race, linked: Callable[[str], str]) -> str:
         told = [f"{linked(line.name)} ({NUMBERS[_targets(line)]})" for line in lines]
         return ", ".join(told) or "none"
 
+    def by_targets(lines: Sequence[Line]) -> str:
+        rows = ["| targets | optimizers |", "| --- | --- |"]
+        for n in range(ENOUGH - 1, -1, -1):
+            names = [linked(line.name) for line in lines if _targets(line) == n]
+            rows += [f"| {NUMBERS[n]} | {', '.join(names)} |"] * bool(names)
+        return "\n".join(rows)
+
     few = [line for line in found.lines if _targets(line) < ENOUGH and _state(line, found) <= SMALL]
     free = [line for line in found.lines if not _tuned(line)]
     large = [
@@ -133,34 +141,33 @@ def others(found: Race, linked: Callable[[str], str]) -> str:
     ]
     beside = ", ".join(f"{linked(x.name)} ({_state(x, found):.0f} times the state)" for x in large)
     return (
-        f"At most {SMALL:g} of AdamW's state, but fewer than {NUMBERS[ENOUGH]} targets, have "
-        f"{listed(few)}. Without a learning rate to tune, the targets reached are: {listed(free)}. "
-        f"Higher scores than AdamW's, with at least {LARGE:g} times its state, have "
-        f"{beside or 'none'}."
+        f"Without a learning rate to tune, the targets reached are: {listed(free)}. Higher scores "
+        f"than AdamW's, with at least {LARGE:g} times its state, have {beside or 'none'}. "
+        f"At most {SMALL:g} of AdamW's state, but fewer than {NUMBERS[ENOUGH]} targets, have:\n\n"
+        f"{by_targets(few)}"
     )
 
 
 # ----------------------------------------------------------------------------------- the figures
 
 
-def _did(line: Line, found: Race, on: Sequence[str]) -> str:
-    """Return what an optimizer did beside AdamW: no more digits than the seeds allow."""
-    reached = [w for w in on if line.cells[w].steps is not None]
-    parts = [f"{len(reached)} of {len(on)} targets"] if len(on) > 1 else []
+def _did(line: Line, found: Race, on: Sequence[str]) -> list[str]:
+    """Return what an optimizer did beside AdamW, as cells: no more digits than the seeds allow."""
+    reached = sum(line.cells[w].steps is not None for w in on)
+    rates = [rate for w in on if (rate := line.cells[w].rate)]
+    best = _span(f"{f(rates):g}" for f in (min, max)) if rates else ""
     if line.name == found.adamw.name:
-        return ", ".join(parts) or "the steps that the others are compared with"
+        return [str(reached), "1", "", "1", best]
     shares = [race.share(line.cells[w], found.adamw.cells[w]) for w in on]
-    known = [x for x in shares if x is not None]
-    if known:
-        low, high = (_tenths(f(share for share, _ in known)) for f in (min, max))
-        parts.append(f"{low if low == high else f'{low} to {high}'} of the steps")
-        fewer, more = _surely(line, found, on)
-        sure = [f"fewer on {NUMBERS[fewer]}"] * bool(fewer) + [f"more on {NUMBERS[more]}"] * bool(
-            more
-        )
-        parts.append("surely " + " and ".join(sure) if sure else "not surely more or fewer")
-    parts.append(f"{_tenths(_state(line, found))} of the state")
-    return ", ".join(parts)
+    known = [x[0] for x in shares if x is not None]
+    steps = _span(_tenths(f(known)) for f in (min, max)) if known else ""
+    fewer, more = _surely(line, found, on)
+    sure = [f"{word} on {NUMBERS[n]}" for word, n in (("fewer", fewer), ("more", more)) if n]
+    return [str(reached), steps, ", ".join(sure), _tenths(_state(line, found)), best]
+
+
+def _span(ends: Iterable[str]) -> str:
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _surely(line: Line, found: Race, on: Iterable[str]) -> tuple[int, int]:

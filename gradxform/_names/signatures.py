@@ -35,9 +35,7 @@ class _ReadableParameter(inspect.Parameter):
     """A parameter that prints with the names of annotations."""
 
     def __str__(self) -> str:
-        alias = _alias(self.annotation)
-        plain = inspect.Parameter(self.name, self.kind, default=self.default, annotation=alias)
-        return str(plain)
+        return str(_printed_parameter(self))
 
 
 class _Readable(inspect.Signature):
@@ -52,7 +50,8 @@ class _Readable(inspect.Signature):
         return printed.format(**options)
 
     def _printed(self) -> inspect.Signature:
-        parameters = list(self.parameters.values())
+        # Not left to their `__str__`, which Python 3.14 does not ask for.
+        parameters = list(map(_printed_parameter, self.parameters.values()))
         annotation = _alias(self.return_annotation)
         return inspect.Signature(parameters, return_annotation=annotation)
 
@@ -145,6 +144,10 @@ def readable_signature(signature: inspect.Signature) -> inspect.Signature:
         for p in signature.parameters.values()
     ]
     return _Readable(parameters, return_annotation=signature.return_annotation)
+
+
+def _printed_parameter(p: inspect.Parameter) -> inspect.Parameter:
+    return inspect.Parameter(p.name, p.kind, default=p.default, annotation=_alias(p.annotation))
 
 
 def _alias(annotation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The command line, `python -m gradxform`: a module for each command, or for two that are alike."""
+"""The command line, `gradxform`: a module for each command, or for two that are alike."""
 
 from typing import TYPE_CHECKING
 

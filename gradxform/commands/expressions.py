@@ -11,6 +11,7 @@ import math
 from typing import Any, NoReturn
 
 from gradxform._names.guesses import argument_suggestion, suggestion
+from gradxform.commands.parser import program
 from gradxform.leaves.masks import Mask
 from gradxform.types import SupportsTransform
 from gradxform.values import Value
@@ -162,7 +163,7 @@ class _Reader:
         if not name or (prefix and prefix not in PREFIXES):
             self.fail(node, "not the name of a part of gradxform.")
         if name not in REGISTRY:
-            hint = suggestion(name, REGISTRY) or " List all: python -m gradxform list."
+            hint = suggestion(name, REGISTRY) or f" List all: {program()} list."
             self.fail(node, f"nothing is registered under this name.{hint}")
         return name, REGISTRY[name]
 

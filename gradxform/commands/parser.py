@@ -1,10 +1,18 @@
 """A parser of arguments with errors of one line, and readers of arguments."""
 
 import argparse
+import pathlib
+import sys
 from typing import Any, NoReturn
 
 # The readers of shapes refuse more entries than an array may have.
 _MOST = 2**31 - 1
+
+
+def program() -> str:
+    """Return how the program was called: `gradxform`, or by its module."""
+    stem = pathlib.Path(sys.argv[0]).stem  # the script may end in .exe
+    return "gradxform" if stem == "gradxform" else "python -m gradxform"
 
 
 class Parser(argparse.ArgumentParser):

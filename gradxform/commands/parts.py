@@ -3,13 +3,14 @@
 import argparse
 import json
 import pathlib
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterator
 
 from gradxform.commands.catalog import KINDS, Entry, registered_part, registered_parts
 from gradxform.commands.finding import find
-from gradxform.commands.parser import Parser
+from gradxform.commands.parser import Parser, program
 from gradxform.commands.screen import rich_console, show_tables
 from gradxform.errors import did_you_mean
 from gradxform.tables.text_table import Column, Line, Table, wrapped_lines
@@ -81,7 +82,10 @@ def _list(args: argparse.Namespace, parser: Parser) -> str:
 def _check_kinds(args: argparse.Namespace, parser: Parser) -> None:
     for kind in args.kinds:
         if kind not in KINDS:
-            hint = did_you_mean(kind, KINDS) or f" There are {', '.join(KINDS)}."
+            hint = did_you_mean(kind, KINDS)
+            if not hint and find(kind):
+                hint = f" It is a name; see: {program()} find {shlex.quote(kind)}"
+            hint = hint or f" There are {', '.join(KINDS)}."
             parser.error(f"no kind {kind!r}.{hint}")
     if args.into is not None and not (args.markdown and len(args.kinds) == 1):
         parser.error("--into goes with --markdown and one KIND.")
@@ -149,7 +153,7 @@ def _show(args: argparse.Namespace, parser: Parser) -> str:
     except KeyError as error:
         if found := find(args.name):  # a composition, or what others call so
             return json.dumps(found.as_data(), indent=2) if args.json else repr(found)
-        parser.error(f"{error.args[0]} List all with: python -m gradxform list")
+        parser.error(f"{error.args[0]} List all with: {program()} list")
     if args.json:
         return json.dumps(part.as_data(), indent=2)
     width = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gradxform._names.version import __version__
-from gradxform.commands.parser import Parser
+from gradxform.commands.parser import Parser, program
 
 __all__ = ["main"]
 
@@ -25,7 +25,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    parser = Parser("python -m gradxform", description=ABOUT, allow_abbrev=False)
+    parser = Parser(program(), description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"gradxform {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     words = list(sys.argv[1:] if argv is None else argv)

@@ -613,22 +613,26 @@ def test_the_guide_names_what_the_race_shows():
     assert names["memory is short"] == ["came"]
     assert names["few parameters, no noise, high precision"][0] == "lbfgs"
     assert names["embedding tables dominate"][0] == "soap"
-    table = choices.choices(found, lambda name: f"[{name}]")
-    told = (
-        "[lion]: 6 of 6 targets, 0.6 to 1.3 of the steps, surely fewer on three and more on three"
-    )
-    assert (
-        told in table and "[came]: 6 of 6 targets, 0.9 of the steps, surely fewer on six" in table
-    )
-    assert "[lbfgs]: 2 of 2 targets, 0.05 to 0.06 of the steps" in table
+    tables = {
+        reason: choices.choices(reason, some, found, lambda name: f"[{name}]")
+        for reason, some in choices.picked(found).items()
+    }
+    table = tables["nothing special"]
+    assert table.startswith("| optimizer | targets, of 6 | steps | surely | state |")
+    assert "\n| [lion] | 6 | 0.6 to 1.3 | fewer on three, more on three | 1.0 |" in table
+    assert "\n| [came] | 6 | 0.9 | fewer on six | 0.1 |" in table
+    assert "\n| [adamw] | 6 | 1 |  | 1 |" in table and table.count("\n") == 4
+    table = tables["few parameters, no noise, high precision"]
+    assert "| [lbfgs] | 2 | 0.05 to 0.06 | fewer on two | 10.0 |" in table
+    assert "targets, of 1 |" in tables["embedding tables dominate"]
     said = choices.others(found, str)
-    assert "fewer than four targets, have sm3 (none)." in said
+    assert "fewer than four targets, have:" in said and said.endswith("| none | sm3 |")
     assert "the targets reached are: dog (none)." in said and "soap (10 times the state)" in said
 
 
 def test_the_guide_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(race, "read", lambda: [])
-    marks = "{{ measured }} {{ rates }} {{ choices }} {{ others }}"
+    marks = "{{ measured }} {{ rates }} {{ choices: memory is short }} {{ others }}"
     assert choices.completed(marks, str) == " ".join([page.NOTHING] * 4)
     assert choices._unmeasured([{"name": "adamw", "workloads": {}}]).startswith(
         f"{len(entrants.names()) - 10} of {len(entrants.names()) - 10} optimizers have not run"
@@ -640,9 +644,19 @@ def test_the_guide_says_what_is_missing(monkeypatch):
 def test_the_pages_of_the_race_keep_no_number_by_hand():
     docs = race.DATA.parents[1]
     text = (docs / "guides" / "choosing.md").read_text()
-    told = text.partition("Some optimizers are there")[0]
+    told = text.partition("## What no race measures")[0]
     assert not re.search(r"\b\d+\.\d+ (?:to|of|and)\b", told)
-    assert "{{" not in choices.completed(text, str)
+    completed = choices.completed(text, str)
+    assert "{{" not in completed
+    assert completed.count("| optimizer | targets, of") == 6  # a table for each thing to have
+
+
+def test_the_lines_of_the_guide_are_optimizers():
+    text = (race.DATA.parents[1] / "guides" / "choosing.md").read_text()
+    questions = text.partition("## What the race shows")[0]
+    lines = re.findall(r"\| `(gx\..*?)` \|", questions)
+    assert len(lines) > 10 and len(re.findall(r"^\| (?!---|If)", questions, re.M)) == len(lines)
+    assert all(isinstance(eval(line, {"gx": gx}), gx.types.SupportsTransform) for line in lines)
 
 
 def test_the_page_of_the_site_has_no_marks_left():

@@ -189,6 +189,7 @@ def test_everything_can_be_shown(name, capsys):
         ("show adam adamw", "unknown argument 'adamw'. See --help."),
         ("list optimizer", "no kind 'optimizer'. Did you mean 'optimizers'?"),
         ("list qqqqq", "no kind 'qqqqq'. There are optimizers, transforms,"),
+        ("list lr", "no kind 'lr'. It is a name; see: python -m gradxform find lr"),
         ("list --jsn", "unknown argument '--jsn'. Did you mean '--json'?"),
         ("list --json --markdown", "not allowed with argument"),
         ("lst", "no command 'lst'. Did you mean 'list'?"),
@@ -197,6 +198,30 @@ def test_everything_can_be_shown(name, capsys):
 )
 def test_a_wrong_argument_is_refused_in_one_line_with_a_suggestion(argv, words, capsys):
     assert words in refused(capsys, *argv.split())
+
+
+@pytest.mark.parametrize(
+    ("called", "program"),
+    [
+        ("/usr/bin/gradxform", "gradxform"),
+        ("gradxform.exe", "gradxform"),
+        ("/site-packages/gradxform/__main__.py", "python -m gradxform"),
+    ],
+)
+def test_the_program_has_the_name_by_which_it_was_called(called, program, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [called])
+    assert run(capsys).startswith(f"usage: {program} [-h]")
+    for words in ("show qqqqq", "find qqqqq", "list lr", "describe qqqqq(1)"):
+        with pytest.raises(SystemExit):
+            main(words.split())
+        before, _, after = capsys.readouterr().err.partition(": error: ")
+        assert before == f"{program} {words.split()[0]}" and f": {program} " in after
+
+
+@pytest.mark.parametrize("words", ["find lr", "show lr"])
+def test_a_word_of_other_libraries_is_answered(words, capsys):
+    out = run(capsys, *words.split())
+    assert "gx.current_learning_rate(tx, state)" in out and "'learning_rate'" in out
 
 
 def test_without_a_command_it_prints_the_help(capsys):

@@ -11,13 +11,12 @@ import subprocess
 import sys
 
 import jax
-import optax
 import pytest
 
 import gradxform as gx
 from gradxform import port
 from gradxform.commands import main
-from gradxform.commands.port import differences
+from gradxform.commands.port import calls, differences
 from gradxform.commands.port.imports import with_changed_imports
 from gradxform.commands.port.names import FORWARDED, MISSING, SAME, find_optax_name
 from gradxform.commands.port.uses import find_uses
@@ -171,6 +170,12 @@ def test_a_star_import_is_reported(tmp_path):
     ("call", "words", "numbers"),
     [
         ("adadelta()", "`adadelta()` without", True),
+        ("adam(0.1, eps=1 - 1)", "with eps=0", True),
+        ("adam(0.1, eps=10**-8)", None, False),
+        ("adam(0.1, eps=0**-1)", "with eps=0", True),  # not a number: an error where it runs
+        ("adam(0.1, eps=(-1) ** 0.5)", "with eps=0", True),
+        ("clip(-(-1 / 2))", None, False),
+        ("clip(1e39)", "bound of infinity", True),
         ("adadelta(0.1)", None, False),
         ("adadelta(learning_rate=lr)", None, False),
         ("adadelta(None)", "`adadelta()` without", True),
@@ -185,12 +190,15 @@ def test_a_star_import_is_reported(tmp_path):
         ("clip_by_block_rms(1.0)", None, False),
         ("sgd(0.1, nesterov=True)", "without `momentum`", False),
         ("sgd(0.1, 0.9, nesterov=True)", None, False),
-        ("contrib.muon(0.1, ns_steps=3)", "`ns_coeffs` than", False),
+        ("sgd(0.1, None, nesterov=False)", None, False),
+        ("contrib.muon(0.1, ns_steps=3, ns_coeffs=c)", "`ns_coeffs` than", False),
         ("contrib.reduce_on_plateau(rtol=1)", "`rtol=1`", True),
         ("contrib.sophia(0.1, eps=0)", "accepts `eps=0`", False),
         ("projections.projection_simplex(x)", "`projections.projection_simplex`", True),
         ("tree_utils.tree_norm(x)", "`tree.norm`", True),
-        ("schedules.polynomial_schedule(1, 0, 2, 9)", "`polynomial_schedule`", False),
+        ("schedules.polynomial_schedule(1, 0, power, 9)", "`polynomial_schedule`", False),
+        ("schedules.polynomial_schedule(1, 0, 2, 9)", None, False),
+        ("contrib.dog(init_step=('learning_rate', x))", "first gradient of zeros", True),
     ],
 )
 def test_the_differences_are_those_of_this_call(call, words, numbers, tmp_path):
@@ -198,11 +206,133 @@ def test_the_differences_are_those_of_this_call(call, words, numbers, tmp_path):
     rows = [row for use in uses for row in use.differences if use.column == 5]
     said = [f"{row.where} {row.optax}" for row in rows]
     if words is None:
-        assert uses[0].status == "same", said
+        assert uses[0].status == "same" and not rows, said
         return
     assert any(words in text for text in said), said
-    assert uses[0].status == "different" and any(row.numbers for row in rows) == numbers
+    assert any(row.numbers for row in rows) == numbers
     assert [row.numbers for row in rows] == sorted((row.numbers for row in rows), reverse=True)
+
+
+# For each kind of condition: a source of the argument that it concerns, and one that it does not.
+SIDES = {
+    "value": lambda x: (repr(x), "False" if x is True else "[{}]" if x == [] else "0.5"),
+    "above": lambda x: (repr(2 * x).replace("inf", "float('inf')"), repr(0.5 * x)),
+    "below": lambda x: (repr(x - 1), repr(x + 0.5)),
+    "has": lambda x: (f"({x!r}, 1)", "('other', 1)"),
+    "given": lambda x: ("x", None) if x else (None, "True"),
+}
+CONDITIONAL = [
+    row for row in differences.differences() if any("argument" in c for cs in row.when for c in cs)
+]
+
+
+def asked(condition):
+    """The argument of a condition, what is asked of it, and what is expected."""
+    return (condition["argument"], *list(condition.items())[-1])
+
+
+def parts_of(row):
+    """The names that a row is about, with all their modules, and the parameters of each."""
+    for name in row.names:
+        for full in (name, f"contrib.{name}"):
+            found = find_optax_name(full)
+            if "*" not in name and found.status == SAME and callable(found.part):
+                yield full, inspect.signature(found.part).parameters
+                break
+
+
+def calls_of(row, name, parameters):
+    """Calls of a part, with whether the row is about each: both sides of each condition."""
+    lists = [[asked(c) for c in choices if c["argument"] in parameters] for choices in row.when]
+
+    def call(sources):
+        given = [f"{k}={x}" for k, x in sources.items() if x is not None]
+        return f"optax.{name}({', '.join(given)})"
+
+    for i, choices in enumerate(lists):
+        others = {}  # what holds of the other lists
+        for argument, test, expected in (other[0] for other in lists[:i] + lists[i + 1 :] if other):
+            others[argument] = SIDES[test](expected)[0]
+        for argument, test, expected in choices:
+            inside, outside = SIDES[test](expected)
+            yield call(others | {argument: inside}), True
+            yield call(others | {argument: outside}), False
+            if test != "given":  # what the source does not say may be it
+                yield call(others | {argument: "unknown"}), True
+
+
+@pytest.mark.parametrize("row", CONDITIONAL, ids=lambda row: row.where[:40])
+def test_a_row_is_said_where_it_may_concern_the_call_and_only_there(row, tmp_path):
+    tried = [case for part in parts_of(row) for case in calls_of(row, *part)]
+    assert tried or any("*" in name for name in row.names)
+    for call, expected in tried:
+        uses = ported(tmp_path, f"import optax\n{call}\n").uses
+        assert [row in use.differences for use in uses] == [expected], call
+
+
+def test_no_default_is_what_a_condition_concerns():
+    for row in CONDITIONAL:
+        for name, parameters in parts_of(row):
+            conditions = [asked(c) for cs in row.when for c in cs]
+            for argument, test, expected in conditions:
+                left_out = (argument, "given", False) in conditions
+                if test != "given" and argument in parameters and not left_out:
+                    default = parameters[argument].default
+                    assert not calls.TESTS[test](default, expected), (name, argument)
+
+
+@pytest.mark.parametrize(
+    ("before", "eps", "concerned"),
+    [
+        ("EPS = 1e-8", "EPS", False),
+        ("EPS: float = 1e-8", "EPS", False),
+        ("EPS = 0", "EPS", True),
+        ("EPS = 1e-8\nEPS = 0", "EPS", True),
+        ("EPS = 1e-8\ndef f(EPS): ...", "EPS", True),
+        ("EPS = 1e-8\ndef f():\n    global EPS", "EPS", True),
+        ("EPS = 1e-8\nfrom config import EPS", "EPS", True),
+        ("EPS = 1e-8\nfor EPS in (0,): ...", "EPS", True),
+        ("EPS = OTHER = 1e-8", "OTHER", True),
+        ("EPS = EPS", "EPS", True),
+        ("if x:\n    EPS = 1e-8", "EPS", True),
+        ("EPS = 1e-8", "EPS * 2", False),
+        ("SMALL = 1e-8\nEPS = SMALL", "EPS", True),  # it does not look further
+    ],
+)
+def test_a_constant_of_the_file_is_looked_up(before, eps, concerned, tmp_path):
+    source = f"import optax\n{before}\noptax.adam(0.1, eps={eps})\n"
+    [use] = ported(tmp_path, source).uses
+    assert bool(use.differences) == concerned
+
+
+def test_uses_are_grouped_by_what_they_take(tmp_path, capsys):
+    path = tmp_path / "a.py"
+    path.write_text(
+        "import optax\noptax.contrib.sam(a, b, 1)\noptax.contrib.sophia(0.1, eps=0)\n"
+        "optax.huber_loss\noptax.chain()\noptax.chain()\noptax.adam(0.1)\n"
+    )
+    uses = port.port(path).uses
+    assert [use.status for use in uses] == [
+        "different", "argument", "forwarded", "same", "same", "same",
+    ]  # fmt: skip
+    assert all(row.takes in ("nothing", "argument", "thought") for row in differences.differences())
+    code, out, _ = run(capsys, path)
+    titles = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    assert code == 0 and titles == [
+        "to think about (1)",
+        "with one argument to check (1)",
+        "looked up in the installed Optax: change the import (1)",
+        "same here: change the import (3)",
+        "nothing to do, for the record: the calls stand, and an error says where one is wrong",
+        "of every optimizer, may change your numbers",
+        "6 uses of Optax in 1 file: 1 to think about, 1 with one argument to check, "
+        "1 looked up in the installed Optax, 3 same here.",
+    ]
+    record = out.partition("nothing to do")[2].partition("of every")[0]
+    assert "optax.chain (2 times)\n" in record and record.count("- `chain`.") == 1
+    for use in uses:  # each difference is said, and where it takes nothing, once
+        for row in use.differences:
+            assert out.count(f"{row.where}. Optax") + out.count(f"{row.where}.\n") >= 1, row.where
 
 
 # --------------------------------------------------------------------------------------- imports
@@ -299,19 +429,20 @@ def project(tmp_path):
     return tmp_path / "pkg"
 
 
-def test_the_report_has_what_may_change_numbers_first(project, capsys, monkeypatch):
+def test_the_report_begins_with_what_takes_most(project, capsys, monkeypatch):
     monkeypatch.chdir(project.parent)
     code, out, err = run(capsys, "pkg")
     assert (code, err) == (0, "")
     titles = [line for line in out.splitlines() if line and not line.startswith(" ")]
     assert titles[:-1] == [
-        "different here, may change your numbers (1)",
-        "looked up in the installed Optax (1)",
-        "same here (1)",
+        "with one argument to check (1)",
+        "looked up in the installed Optax: change the import (1)",
+        "same here: change the import (1)",
         "of every optimizer, may change your numbers",
     ]
     assert titles[-1] == (
-        "3 uses of Optax in 2 files: 1 different here, 1 looked up in the installed Optax, "
+        "3 uses of Optax in 2 files: 1 with one argument to check, "
+        "1 looked up in the installed Optax, "
         "1 same here."
     )
     assert f"optax.adadelta  {pathlib.Path('pkg', 'a.py')}:2\n" in out and "goes downhill" in out
@@ -320,8 +451,8 @@ def test_the_report_has_what_may_change_numbers_first(project, capsys, monkeypat
 def test_the_report_is_json_and_a_diff(project, capsys):
     code, out, _ = run(capsys, project, "--json")
     data = json.loads(out)
-    assert code == 0 and data["counts"]["different"] == 1 and len(data["files"]) == 2
-    [use] = [use for use in data["uses"] if use["status"] == "different"]
+    assert code == 0 and data["counts"]["argument"] == 1 and len(data["files"]) == 2
+    [use] = [use for use in data["uses"] if use["status"] == "argument"]
     assert use["name"] == "optax.adadelta" and use["line"] == 2
     assert use["differences"][0]["numbers"] is True
     code, out, _ = run(capsys, project / "a.py", "--diff")
@@ -400,20 +531,11 @@ def test_the_rows_name_what_optax_has():
 
 
 def test_the_conditions_name_arguments_that_are_there():
-    for row in differences.differences():
+    for row in CONDITIONAL:
+        known = {argument for _, parameters in parts_of(row) for argument in parameters}
         for choices in row.when:
-            named = [c["argument"] for c in choices if "argument" in c]
-            parts = [
-                getattr(gx, name, None) or getattr(gx.contrib, name, None) or optax
-                for name in row.names
-            ]
-            known = {f for part in parts if callable(part) for f in find_parameters(part)}
-            if named and not any("*" in name for name in row.names):
-                assert set(named) & known, (row.where, named)
-
-
-def find_parameters(part):
-    return inspect.signature(part).parameters
+            if not any("*" in name for name in row.names):
+                assert {c["argument"] for c in choices} & known, (row.where, choices)
 
 
 def test_what_may_change_numbers_comes_first_on_the_page():

@@ -108,8 +108,14 @@ def test_the_wheel_has_the_library_only_and_its_metadata(built):
         names = wheel.namelist()
         [about] = [name for name in names if name.endswith(".dist-info/METADATA")]
         fields = email.parser.Parser().parsestr(wheel.read(about).decode())
+        scripts = wheel.read(about.replace("METADATA", "entry_points.txt")).decode()
     assert {name.partition("/")[0] for name in names} == {"gradxform", about.partition("/")[0]}
     assert "gradxform/py.typed" in names
+    # All that the sources have: the data that commands read, and the stubs, too.
+    package = {p.relative_to(ROOT).as_posix() for p in (ROOT / "gradxform").rglob("*.*")}
+    assert {name for name in package if not name.endswith(".pyc")} <= set(names)
+    assert {"gradxform/commands/finding/elsewhere.json"} < package
+    assert scripts.split() == ["[console_scripts]", "gradxform", "=", "gradxform.commands:main"]
     assert fields["Version"] == gx.__version__
     assert fields.get_payload() == (ROOT / "README.md").read_text()
 

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from gradxform.commands.finding.lookup import find
-from gradxform.commands.parser import Parser
+from gradxform.commands.parser import Parser, program
 
 
 def add_command(parser: Parser) -> None:
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
     """Print the answers."""
     found = find(args.name)
     if not found:
-        parser.error(f"{found!r} List all parts with: python -m gradxform list")
+        parser.error(f"{found!r} List all parts with: {program()} list")
     print(json.dumps(found.as_data(), indent=2) if args.json else repr(found), flush=True)
     return 0
 

@@ -1,8 +1,11 @@
 """The differences from Optax, as data: the page of them is made from it, and `port` looks there.
 
 `differences.json` has sections with rows. A row says what differs, in Optax and here, why, whether
-numbers may change, and to which names it applies (`*` stands for any text; the name `*` alone for
-everything). `when` has conditions on a call: of each inner list, one must hold.
+numbers may change, what it takes to go on, and to which names it applies (`*` stands for any text;
+the name `*` alone for everything). `when` has conditions on a call: of each inner list, one must
+hold. A condition names an argument, and last what is asked of it: whether it is `given`, its
+`value`, a number that it is `above` or `below`, or an entry that a tuple `has`. What the source
+does not say may hold.
 """
 
 import dataclasses
@@ -12,6 +15,7 @@ import json
 import pathlib
 from typing import Any
 
+NOTHING, ARGUMENT, THOUGHT = "nothing", "argument", "thought"
 DATA = pathlib.Path(__file__).with_name("differences.json")
 
 
@@ -25,6 +29,8 @@ class Difference:
       here: what gradxform does.
       why: the reason; may be empty.
       numbers: whether the same call may give other numbers.
+      takes: what it takes of somebody who ports such a call: "thought", "argument" (one may have to
+        change) or "nothing" (the call stands; where it was wrong, an error says so).
       names: the names of Optax that it is about, without `optax.`; patterns, with `*`.
       when: conditions on the call: all of these, of each at least one.
     """
@@ -34,6 +40,7 @@ class Difference:
     here: str
     why: str
     numbers: bool
+    takes: str
     names: tuple[str, ...]
     when: tuple[tuple[dict[str, Any], ...], ...] = ()
 
@@ -95,6 +102,6 @@ def _data() -> dict[str, Any]:
 
 
 def _read_row(data: dict[str, Any]) -> Difference:
-    fields = {k: data[k] for k in ("where", "optax", "here", "why", "numbers")}
+    fields = {k: data[k] for k in ("where", "optax", "here", "why", "numbers", "takes")}
     when = tuple(tuple(choices) for choices in data.get("when", ()))
     return Difference(**fields, names=tuple(data["names"]), when=when)

@@ -1,12 +1,14 @@
 """The Python files and notebooks that are ported: which, and what each uses."""
 
+import ast
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gradxform.commands.port.calls import applying_differences
-from gradxform.commands.port.differences import Difference
+from gradxform.commands.port.constants import constants_of
+from gradxform.commands.port.differences import ARGUMENT, THOUGHT, Difference
 from gradxform.commands.port.imports import diff_of_file, edits_of, with_changed_imports
 from gradxform.commands.port.names import FORWARDED, MISSING, SAME, find_optax_name
 from gradxform.commands.port.notebooks import read_notebook
@@ -15,7 +17,7 @@ from gradxform.commands.port.uses import Use, find_uses
 
 DIFFERENT, STAR = "different", "star"
 # What a use may be, in the order of the report.
-STATUSES = (MISSING, STAR, DIFFERENT, FORWARDED, SAME)
+STATUSES = (MISSING, STAR, DIFFERENT, ARGUMENT, FORWARDED, SAME)
 SUFFIXES = (".py", ".pyi", ".ipynb")
 
 
@@ -26,7 +28,7 @@ class Judged(NamedTuple):
     line: int  # of the file, or of the cell
     column: int
     name: str  # as `optax.adam`
-    status: str  # one of `STATUSES`
+    status: str  # one of `STATUSES`; "same" also with differences that take nothing
     here: str  # where it is here; "" if it is missing
     remedy: str  # what to do, if it is missing
     differences: tuple[Difference, ...]  # those that may change numbers come first
@@ -96,8 +98,8 @@ def port(path: pathlib.Path) -> Ported:
         return _notebook(path)
     source = text_of(path)
     tree = tree_of(path, source)
-    uses = find_uses(tree)
-    judged = tuple(_judged_use(str(path), use) for use in uses)
+    uses, constants = find_uses(tree), constants_of(tree)
+    judged = tuple(_judged_use(str(path), use, constants) for use in uses)
     return Ported(
         str(path),
         judged,
@@ -108,25 +110,27 @@ def port(path: pathlib.Path) -> Ported:
 def _notebook(path: pathlib.Path) -> Ported:
     book = read_notebook(path)
     tree = tree_of(path, book.program)
-    uses = find_uses(tree)
+    uses, constants = find_uses(tree), constants_of(tree)
     judged = []
     for use in uses:
         cell, line = book.cell_of(use.line)
-        judged.append(_judged_use(str(path), use)._replace(line=line, cell=cell))
+        judged.append(_judged_use(str(path), use, constants)._replace(line=line, cell=cell))
     new = book.changed(edits_of(book.program, tree, uses))
     return Ported(str(path), tuple(judged), diff_of_file(path.as_posix(), book.text, new))
 
 
-def _judged_use(path: str, use: Use) -> Judged:
+def _judged_use(path: str, use: Use, constants: Mapping[str, ast.expr]) -> Judged:
     name = f"optax.{use.name}" if use.name else "optax"
     if use.name == "*" or use.name.endswith(".*"):
         remedy = "import the names that you use, so that they can be looked up"
         return Judged(path, use.line, use.column, name, STAR, "", remedy, ())
     counterpart = find_optax_name(use.name)
-    rows = (
-        () if counterpart.status == MISSING else tuple(applying_differences(use, counterpart.part))
-    )
-    status = DIFFERENT if rows and counterpart.status == SAME else counterpart.status
+    rows: tuple[Difference, ...] = ()
+    if counterpart.status != MISSING:
+        rows = tuple(applying_differences(use, counterpart.part, constants))
+    status, takes = counterpart.status, {row.takes for row in rows}
+    if status == SAME:
+        status = DIFFERENT if THOUGHT in takes else ARGUMENT if ARGUMENT in takes else SAME
     return Judged(
         path, use.line, use.column, name, status, counterpart.here, counterpart.remedy, rows
     )
