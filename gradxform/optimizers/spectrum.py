@@ -67,7 +67,8 @@ def contra_muon(
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_spectrum`, `scale_by_neuron_rms`, `floor_update_norm` and `muon` for the rest.
+    See `scale_by_spectrum`, `scale_by_neuron_rms`, `floor_update_norm` and `muon` for the other
+    arguments.
 
     Reference: nilin.github.io/contra-muon-and-soft-muon, 2026; modded-nanogpt, optimization track,
     pull requests 274, 275 and 291.

@@ -38,16 +38,16 @@ class scale_by_aurora(Orthogonalizing):
     Args:
       beta: the decay of m, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      iterations: how often a matrix is orthogonalized, at least 1; with 1 its vectors are only made
-        equal before. Keyword-only.
-      damping: the power of the correction of d, in (0, 1]. Keyword-only.
-      nesterov: whether to look one step ahead. Keyword-only.
       ns_coeffs: as in `orthogonalize_updates`; by default 2, -1.5, 0.5. Keyword-only.
       ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
       eps: added to the norm of a matrix, at least 0; with 0 a matrix of zeros stays. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
       compute_dtype: as in `scale_by_muon`. Keyword-only.
+      iterations: how often a matrix is orthogonalized, at least 1; with 1 its vectors are only made
+        equal before. Keyword-only.
+      damping: the power of the correction of d, in (0, 1]. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.

@@ -1,6 +1,7 @@
 """Functions of singular values that matrix products reach, for `scale_by_spectrum`."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -114,11 +115,7 @@ class polynomial_spectrum(Spectrum):
                 f"got {len(self.iterates)}."
             )
         for i, weight in enumerate(self.iterates):
-            if is_function(weight):
-                check_schedule(self, f"iterates[{i}]", weight)
-            elif isinstance(weight, bool) or not isinstance(weight, int | float | jax.Array):
-                what = "a number or a schedule"
-                raise TypeError(must_be(self, f"iterates[{i}]", what, weight))
+            _check_weight(self, f"iterates[{i}]", weight)
 
     def weights(self, count: Any) -> Array | None:
         """Return the weights after `count` updates."""
@@ -226,6 +223,16 @@ class clip_spectrum(Spectrum):
         return q, (self.limit * q + x - beyond) / 2
 
 
+def _check_weight(part: Any, name: str, weight: Any) -> None:
+    """Require a number or a schedule."""
+    if is_function(weight):
+        check_schedule(part, name, weight)
+    elif isinstance(weight, bool) or not isinstance(weight, int | float | jax.Array):
+        raise TypeError(must_be(part, name, "a number or a schedule", weight))
+    elif isinstance(weight, int | float) and not math.isfinite(weight):
+        raise ValueError(must_be(part, name, "finite", weight))
+
+
 def contra_spectrum(contra: Any = 0.2) -> polynomial_spectrum:
     """Return f(s) = 1 - contra s: the larger a singular value, the shorter the step along it.
 
@@ -235,6 +242,7 @@ def contra_spectrum(contra: Any = 0.2) -> polynomial_spectrum:
     Reference: nilin, Contra-Muon and Soft-Muon, nilin.github.io/contra-muon-and-soft-muon, 2026;
     modded-nanogpt, optimization track, pull request 291.
     """
+    _check_weight("contra_spectrum", "contra", contra)
     weight: Any = product_schedule(-1.0, contra) if is_function(contra) else -1.0 * contra
     return polynomial_spectrum(SIMPLE_TURN, 12, (weight, *[0.0] * 11, 1.0))
 

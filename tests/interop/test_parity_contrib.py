@@ -158,11 +158,11 @@ OURS = {
     "scale_by_muon": {"compute_dtype", "iteration", "debias"},
     "galore": {"mu_dtype", "shorter_side"},
     "scale_by_galore": {"shorter_side"},
-    "schedule_free": {"weights_ahead", "weight_step_power", "decoupling"},
+    "schedule_free": {"weights_ahead", "weight_step_power", "decoupling", "base_at_z"},
     "schedule_free_adamw": {"warmup_from_zero", "weight_step_power", "decoupling"},
     "schedule_free_sgd": {"warmup_from_zero", "weight_step_power"},
     "sophia": {"debias", "delayed"},
-    "prodigy": {"weight_decay_mask"},
+    "prodigy": {"weight_decay_mask", "growth_rate", "use_bias_correction"},
     "sam": {"plain_steps"},
 }
 
