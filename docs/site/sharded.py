@@ -66,8 +66,8 @@ class Figures(NamedTuple):
 def optimizers() -> dict[str, Callable[[], Any]]:
     """Return what makes the optimizer of each rule.
 
-    These are all optimizers with a `MatrixRule`, the rule that is not in an optimizer, and two that
-    look at whole matrices by other means: Shampoo, for arrays of any rank, and GaLore.
+    These have every `MatrixRule` in them but the one that needs the inputs of layers. Two look at
+    whole matrices by other means: Shampoo, for arrays of any rank, and GaLore.
     """
     return {
         "muon": lambda: gx.muon(RATE),
@@ -80,6 +80,10 @@ def optimizers() -> dict[str, Callable[[], Any]]:
         "dion": lambda: gx.dion(RATE),
         "dion2": lambda: gx.dion2(RATE, groups=DEVICES),
         "spectral_sphere": lambda: gx.spectral_sphere(RATE),
+        "contra_muon": lambda: gx.contra_muon(RATE),
+        "aurora": lambda: gx.aurora(RATE),
+        "muown": lambda: gx.muown(RATE),
+        "spel": lambda: gx.spel(RATE),
         "soap": gx.soap,
         "kl_shampoo": lambda: gx.kl_shampoo(RATE),
         "splus": gx.splus,

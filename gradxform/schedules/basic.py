@@ -1,5 +1,6 @@
 """Schedules that hold a value, or go from one value to another along a line or a power."""
 
+import math
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -81,6 +82,8 @@ def schedule_or_none(x: Any) -> Callable[[Any], Any] | None:
 
 def schedule_of(part: Any, name: str, x: Any) -> Callable[[Any], Any]:
     """Return `as_schedule(x)` for a schedule of other schedules, or raise with the name of `x`."""
+    if isinstance(x, float) and not math.isfinite(x):
+        raise ValueError(must_be(part, name, "finite", x))
     schedule = schedule_or_none(x)
     if schedule is None:
         remedy = " Its state has no place there." if isinstance(x, StatefulSchedule) else ""
