@@ -22,6 +22,9 @@ _BOOSTS = {
     "differences": 0.5,
     "doors": 0.5,
     "guides/from_pytorch_optimizer": 0.5,
+    "guides/from_bitsandbytes": 0.6,  # pages of two columns name what others explain
+    "guides/from_deepspeed": 0.3,
+    "guides/from_keras": 0.3,
     "guides/compositions": 0.7,
     "guides/through_steps": 1.0,  # "different" is the beginning of its title
     "guides/": 2.0,

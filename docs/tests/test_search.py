@@ -23,7 +23,7 @@ SCRIPT = pathlib.Path(__file__).with_name("search.cjs")
 # others, by the page that is to be the first; with a place, that place is to be its best.
 WORDS = {
     "guides/flax_sharding/#fsdp-and-zero": ["FSDP", "ZeRO"],
-    "guides/flax_sharding/": ["DeepSpeed"],
+    "guides/from_deepspeed/": ["DeepSpeed"],
     "wrappers/offload_state/": ["ZeRO-Offload", "CPU offload", "paged optimizer", "out of memory"],
     "guides/replicas/": ["DDP", "data parallel", "local SGD", "DiLoCo", "federated"],
     "distributed/": ["pmap"],
@@ -32,7 +32,7 @@ WORDS = {
     "guides/low_precision/#loss-scaling": ["loss scaling"],
     "guides/low_precision/#8-bit-adam": ["8-bit"],
     "optimizers/adam/": ["Adam8bit", "Adam"],
-    "guides/from_pytorch_optimizer/": ["bitsandbytes"],
+    "guides/from_bitsandbytes/": ["bitsandbytes"],
     "guides/choosing/#how-much-memory": ["OOM"],
     "guides/accumulation_and_guards/#gradient-checkpointing": ["gradient checkpointing"],
     "guides/accumulation_and_guards/": ["remat", "gradient accumulation"],
