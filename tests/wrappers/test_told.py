@@ -8,7 +8,7 @@ import pytest
 import gradxform as gx
 from gradxform.testing import promises_inside
 from gradxform.testing.promise import Broken, Skipped, check_close, settings
-from gradxform.wrappers.parts import check_movable, keeps_copies
+from gradxform.wrappers.parts import all_parts, check_movable, keeps_copies
 from tests.catalogue import CASES, WRAPPERS
 
 pytestmark = pytest.mark.numeric
@@ -65,6 +65,8 @@ def updates_of(case, p, move):
 @pytest.mark.parametrize("name", TOLD)
 def test_a_step_goes_on_from_where_something_else_has_moved_the_parameters(name):
     case = CASES[name]
+    if any(getattr(part, "copies", ()) for part in all_parts(case.tx)):
+        pytest.skip("a part measures how far the parameters are from where they began")
     with settings(case):
         p = case.params()
         made = updates_of(case, p, False)
