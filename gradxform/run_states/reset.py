@@ -84,7 +84,7 @@ def reset_slots(state: OptState, tx: SupportsTransform, params: Params, where: A
     layout = layout_of(tx, params)
     axes = slot_axes(tx, params, layout, list(_cuts(tx)))
     fresh = jax.tree.leaves(tx.init(params), is_leaf=is_stored)
-    reset = _Reset(layout, named, chosen)
+    reset = _FreshArrays(layout, named, chosen)
     new = [reset.of_array(i, axes[i], fresh[i], x) for i, x in enumerate(old)]
     return jax.tree.unflatten(treedef, new)
 
@@ -200,7 +200,7 @@ def _named(name: str, groups: dict[str, set[Path]], paths: Sequence[Path]) -> se
 # ------------------------------------------------------------------------------- what begins anew
 
 
-class _Reset:
+class _FreshArrays:
     """Begins arrays of a state anew."""
 
     def __init__(

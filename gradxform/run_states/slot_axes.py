@@ -137,7 +137,7 @@ def _leaf_shapes(tx: SupportsTransform, params: Params) -> list[Shape]:
         return []
     try:
         state = jax.eval_shape(tx.init, params)
-    except Exception:  # an init may raise anything
+    except Exception:  # an init may raise anything; what is not explained so is refused
         return []
     return [tuple(x.shape) for x in jax.tree.leaves(state, is_leaf=is_stored)]
 

@@ -183,7 +183,8 @@ class warmup_stable_decay_schedule(Composite):
         total = self.total_steps
         if decay == 0:
             raise ValueError(
-                f"{name_of(self)}: decay_steps={self.decay_steps!r} of {total!r} steps is no step."
+                f"{name_of(self)}: decay_steps={self.decay_steps!r} of {total!r} steps rounds "
+                "to 0; give at least one step."
             )
         if warmup + decay > total:
             raise ValueError(

@@ -49,7 +49,9 @@ class ScheduleFreePlusState(NamedTuple):
         return self._replace(x=copied_params(params))
 
 
-def _plus_sums(g: Array, m: Array, v: Array, z: Array, x: Array, p: Array) -> tuple[Array, Array]:
+def _norm_and_slope(
+    g: Array, m: Array, v: Array, z: Array, x: Array, p: Array
+) -> tuple[Array, Array]:
     g = bounded_square(g)
     return jnp.abs(g), g * (z - x)
 
@@ -142,7 +144,7 @@ class step_by_schedule_free_plus(ArrayRule):
         """Return the state of the next step; the step size a, c, B, and Adam's corrections."""
         count, share = safe_increment(state.count), self._share(state.count)
         leaves = columns_of(self, updates, state, params)
-        norm, along = tree_sums(_plus_sums, updates, leaves)
+        norm, along = tree_sums(_norm_and_slope, updates, leaves)
         old = scalar(self.norm_decay)
         e = saturated(old * state.grad_norm + (1 - old) * L1_TO_L2 * saturated(norm))
         gap = jnp.maximum(as_loss(self, value) + share * clipped(along), 0)

@@ -83,7 +83,7 @@ class Spectrum(Value, abc.ABC):
 
 @value
 class polynomial_spectrum(Spectrum):
-    """Replace singular values by a sum of what the turns of an iteration make of them.
+    """Replace singular values by a weighted sum of their iterates.
 
     With s_0 = s and s_(k+1) = a s_k + b s_k^3 + c s_k^5, where a, b, c are the turn's coefficients:
 

@@ -18,7 +18,7 @@ from gradxform.values.arrivals import when_imported
 _NAMED: set[type] = set()
 
 
-def _serialized_name(cls: type) -> str:
+def _class_label(cls: type) -> str:
     """Return the name of a class: of ours without the module, which may change."""
     home = "gradxform" if cls.__module__.split(".")[0] == "gradxform" else cls.__module__
     return f"{home}.{cls.__qualname__}"
@@ -39,7 +39,7 @@ def announce_named_tuple(cls: type) -> None:
 
     def register(export: Any) -> None:
         with contextlib.suppress(ValueError):  # somebody has told it, or a class has this name
-            export.register_namedtuple_serialization(cls, serialized_name=_serialized_name(cls))
+            export.register_namedtuple_serialization(cls, serialized_name=_class_label(cls))
 
     when_imported("jax.export", register)
 
@@ -67,7 +67,7 @@ def announce_node(cls: type, forms: tuple[type, ...] = ()) -> None:
         with contextlib.suppress(ValueError):
             export.register_pytree_node_serialization(
                 cls,
-                serialized_name=_serialized_name(cls),
+                serialized_name=_class_label(cls),
                 serialize_auxdata=as_bytes,
                 deserialize_auxdata=of_bytes,
             )

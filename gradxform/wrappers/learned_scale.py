@@ -1,5 +1,6 @@
 """Wrappers that learn by how much to scale all that an optimizer has moved the parameters."""
 
+import abc
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies, refuse_complex
 
 
-class LearnedScale(Transform):
+class LearnedScale(Transform, abc.ABC):
     """Base of wrappers whose update leads to x0 + S ((p - x0) / (S' + eps) + u).
 
     x0 are the first parameters, u is the inner update, and S is the sum of the scales `s` in the
@@ -49,10 +50,11 @@ class LearnedScale(Transform):
         check_changeable(self, self.base_optimizer)
         refuse_exchange(self, self.base_optimizer)
 
+    @abc.abstractmethod
     def first_scalars(self) -> dict[str, Array]:
         """Return the fields that do not depend on the parameters, `s` among them."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def tuned(
         self, state: Any, total: Scalar, updates: Updates, leaves: list[list[Any]]
     ) -> dict[str, Array]:
@@ -64,7 +66,6 @@ class LearnedScale(Transform):
           updates: the gradients.
           leaves: the arrays of the gradients, of the parameters and of x0.
         """
-        raise NotImplementedError
 
     def scale_of(self, s: Array) -> Array:
         """Return S, of the scales `s`."""

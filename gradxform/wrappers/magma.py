@@ -42,8 +42,8 @@ class _mask_aligned(ArrayRule):
     handles_complex = True
 
     def init(self, params):
-        """Return nothing: `magma` makes the state."""
-        raise NotImplementedError
+        """Return a key, scores of 0 and averages of zeros, without an inner state."""
+        return MagmaState(live_key(0), zero_scalars_like(params), zeros_like(params), ())
 
     def prepare(self, updates, state, params, *, own, probability, numbers):
         """Return the state with the next key, for every leaf its update and draw, and numbers."""
@@ -128,9 +128,10 @@ class magma(Transform):
 
     def init(self, params):
         """Return the key, first scores, averages of zeros, and the inner state."""
-        scores = jax.tree.map(lambda s: s + self.first_score, zero_scalars_like(params))
+        state = _mask_aligned().init(params)
+        scores = jax.tree.map(lambda s: s + self.first_score, state.score)
         inner_state = self.inner.init(params)
-        return MagmaState(live_key(self.key), scores, zeros_like(params, None), inner_state)
+        return state._replace(rng_key=live_key(self.key), score=scores, inner_state=inner_state)
 
     def update(self, updates, state, params=None, **extra):
         """Return some of the inner updates, scaled, and zeros for the others."""

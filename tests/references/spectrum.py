@@ -23,7 +23,7 @@ SIZES = {"frobenius": np.linalg.norm, "schatten": schatten}
 
 
 def iterates(x, turns, eps, norm="frobenius"):
-    """X_0 = X / |X|, and what each turn makes of it."""
+    """X_0 = X / |X|, and X_k after each turn."""
     size = np.linalg.norm(x) + eps if norm == "frobenius" else schatten(x)
     x = x / size
     out = [x]

@@ -55,8 +55,8 @@ ROWS = [
         "Hayou et al., LoRA+: Efficient Low Rank Adaptation of Large Models, 2024",
         "https://arxiv.org/abs/2402.12354",
         REFERENCE,
-        "The pattern is for paths of parameters such as `layer/lora_b`. Freeze what is no adapter "
-        'with `gx.param_group(~gx.path_matches("lora"), freeze=True)`.',
+        "The pattern is for paths of parameters such as `layer/lora_b`. Freeze what is not an "
+        'adapter with `gx.param_group(~gx.path_matches("lora"), freeze=True)`.',
     ),
     Composition(
         ("layer-wise learning rate decay", "layer-wise lr decay", "discriminative fine-tuning"),
