@@ -144,6 +144,9 @@ def make_by_name(name: str, learning_rate: Any, seed: int) -> Any:
     if missing:
         raise Refused(f"{name} needs {', '.join(missing)} too, and can only be made in code.")
     try:
-        return factory(**arguments)
+        tx = factory(**arguments)
     except (TypeError, ValueError) as error:
         raise Refused(one_line(error)) from error
+    if "input_moments" in (tx.extra_names() or ()):  # only a model knows what goes into its layers
+        raise Refused(f"{name} needs input_moments= at every step, and can only be made in code.")
+    return tx

@@ -386,7 +386,10 @@ from gradxform.transforms.apollo import (
     ScaleByApolloState as ScaleByApolloState,
     scale_by_apollo as scale_by_apollo,
 )
-from gradxform.transforms.aurora import scale_by_aurora as scale_by_aurora
+from gradxform.transforms.aurora import (
+    ScaleByAuroraState as ScaleByAuroraState,
+    scale_by_aurora as scale_by_aurora,
+)
 from gradxform.transforms.came import (
     ScaleByConfidenceState as ScaleByConfidenceState,
     scale_by_confidence as scale_by_confidence,

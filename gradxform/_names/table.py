@@ -350,7 +350,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
         "gradxform.transforms.amos": "StepByAmosState step_by_amos",
         "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
-        "gradxform.transforms.aurora": "scale_by_aurora",
+        "gradxform.transforms.aurora": "ScaleByAuroraState scale_by_aurora",
         "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "ClipByPreviousGlobalNormState adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm clip_by_previous_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",

@@ -1,7 +1,7 @@
 """Muon whose steps have rows or columns of equal length: Aurora."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -12,11 +12,16 @@ from gradxform.linalg.products import with_largest_one
 from gradxform.numerics.roots import norm
 from gradxform.slots import zeros_like
 from gradxform.transforms.matrices.dimensions import axes_of_all
-from gradxform.transforms.momentum import TraceState
 from gradxform.transforms.muon import averaged
 from gradxform.transforms.orthogonal import Orthogonalizing
 from gradxform.transforms.spectra import SIMPLE_TURN
-from gradxform.types import Array, Decay, DType, PositiveShare, Size
+from gradxform.types import Array, Decay, DType, PositiveShare, Size, Slot
+
+
+class ScaleByAuroraState(NamedTuple):
+    """State of `scale_by_aurora`."""
+
+    mu: Slot  # like params, at least float32; the moving average m
 
 
 @transform
@@ -63,8 +68,8 @@ class scale_by_aurora(Orthogonalizing):
     ns_coeffs: tuple[Any, ...] = field(default=SIMPLE_TURN, kw_only=True)
     ns_steps: Size = field(default=12, kw_only=True)
 
-    State = TraceState
-    averages_of = (("trace", "g"),)
+    State = ScaleByAuroraState
+    averages_of = (("mu", "g"),)
 
     def __post_init__(self):
         super().__post_init__()
@@ -73,7 +78,7 @@ class scale_by_aurora(Orthogonalizing):
     def init(self, params):
         """Return an average of zeros."""
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
-        return TraceState(zeros_like(params, self.mu_dtype))
+        return ScaleByAuroraState(zeros_like(params, self.mu_dtype))
 
     def entries(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""

@@ -46,6 +46,7 @@ UNSEEN = {
     ("begins_small", "scale_by_dog"): "the parameters of the rows are few and small",
     ("begins_small", "scale_by_dowg"): "the parameters of the rows are few and small",
     ("begins_small", "mechanize"): "the parameters of the rows are few and small",
+    ("begins_small", "trac"): "the parameters of the rows are few and small",
     ("step_fields", "skip_loss_spikes"): "the losses of the row do not rise",
     ("step_fields", "drop_stale"): "a wrapper may count its own steps",
     ("keeps_updates", "monitor"): "a wrapper may pass dense gradients on",
