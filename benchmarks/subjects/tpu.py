@@ -55,6 +55,7 @@ _EXTRA: dict[str, Mapping[str, Any]] = {
     "lbfgs_steps": _VALUE,
     "lbfgsb": _VALUE,
     "newton_cg": {**_VALUE, "value_fn": _LOSS},
+    "schedule_free_plus": _VALUE,
     **EXTRA,
 }
 
@@ -185,7 +186,10 @@ REASONS: dict[str, tuple[str, list[str]]] = {
     ),
     "products": (
         "products or factors of matrices are held",
-        ["apollo", "dion2", "ggt", "spectral_sphere"],
+        [
+            *("apollo", "contra_muon", "dion2", "ggt", "muown", "polar_grad", "soft_muon"),
+            *("spectral_sphere", "spel"),
+        ],
     ),
     "pairs": (
         "the pairs in memory are read, or held, for their inner products, and read for the step",

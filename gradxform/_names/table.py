@@ -175,7 +175,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.linalg": {
         "gradxform.linalg.decompositions": "eigen one_by_one orthonormal spectral_norm",
-        "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize sum_of_iterates",
+        "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize sums_of_iterates",
         "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root square_roots symmetric_power",
         "gradxform.linalg.products": "HIGHEST frobenius_norm inner_products matmul matmul_in weighted_sum",
     },

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         PRECONDITIONINGS as PRECONDITIONINGS,
         grams_needed as grams_needed,
         orthogonalize as orthogonalize,
-        sum_of_iterates as sum_of_iterates,
+        sums_of_iterates as sums_of_iterates,
     )
     from gradxform.linalg.powers import (
         inverse_root as inverse_root,

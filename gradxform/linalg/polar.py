@@ -1,9 +1,10 @@
 """The orthogonal factor of matrices, by an iteration of matrix products."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -73,68 +74,75 @@ def orthogonalize(
     x, gram = PRECONDITIONINGS[preconditioning](x, eps, columns)
     wide = x.dtype
     dtype = _dtype_of_turns(x, dtype)
-    turn = functools.partial(_turn, wide=wide, dtype=dtype, columns=columns)
 
     m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
-    if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
-        x = _polar_by_gram(x, coefficients, gram, columns)
-        return jnp.swapaxes(x, -1, -2) if tall else x
-    x = cast(x, dtype)
     if turns is not None:
-        x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
+        turn = functools.partial(_turn, wide=wide, dtype=dtype, columns=columns)
+        x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), cast(x, dtype))
+        x = cast(x, wide)
+    elif by_gram and _far_from_square(m, n) and dtype == wide:
+        x = _polar_by_gram(x, coefficients, gram, columns)
     else:
-        if gram is not None:
-            x, coefficients = turn(x, coefficients[0], gram), coefficients[1:]
-        if coefficients.shape[0]:
-            # A loop has one copy of the products, and takes half of the memory.
-            x = settled_carry(lambda x: turn(x, coefficients[0]), x, coefficients)
-            x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
-    x = cast(x, wide)
+        x, _ = _after_turns(x, gram, coefficients, (), dtype, columns)
     return jnp.swapaxes(x, -1, -2) if tall else x
 
 
-def sum_of_iterates(
+def sums_of_iterates(
     x: Array,
     coefficients: Array,
-    weights: Array,
+    weights: Sequence[Array],
     preconditioning: str = "frobenius",
     eps: Scalar = 1e-8,
     dtype: Any = None,
     columns: Columns | None = None,
-) -> tuple[Array, Array]:
-    """Return what `orthogonalize` returns, and a sum of the matrices on the way there.
+) -> tuple[Array, tuple[Array, ...]]:
+    """Return what `orthogonalize` returns, and sums of the matrices on the way there.
 
-    The sum is w_0 X_0 + w_1 X_1 + ..., where X_0 is the divided `x`, and X_k what `k` turns make of
+    A sum is w_0 X_0 + w_1 X_1 + ..., where X_0 is the divided `x`, and X_k what `k` turns make of
     it. It has the singular vectors of `x`, and its singular values are the same sums.
 
     Args:
       x: as in `orthogonalize`, and not higher than wide.
       coefficients: `(turns, 3)`.
-      weights: `(turns + 1,)`.
+      weights: for each sum `(turns + 1,)`.
       preconditioning: as in `orthogonalize`.
       eps: as in `orthogonalize`.
-      dtype: as in `orthogonalize`; the sum stays in that of `x`.
+      dtype: as in `orthogonalize`; the sums stay in that of `x`.
       columns: as in `orthogonalize`.
     """
     x, gram = PRECONDITIONINGS[preconditioning](x, eps, columns)
-    wide, weights = x.dtype, cast(weights, x.dtype)
-    dtype = _dtype_of_turns(x, dtype)
+    return _after_turns(x, gram, coefficients, weights, _dtype_of_turns(x, dtype), columns)
+
+
+def _after_turns(
+    x: Array,
+    gram: Array | None,
+    coefficients: Array,
+    weights: Sequence[Array],
+    dtype: Any,
+    columns: Columns | None,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Return the last of the iterates X_0, X_1, ..., and for each of `weights` a sum of all."""
+    wide = x.dtype
     turn = functools.partial(_turn, wide=wide, dtype=dtype, columns=columns)
 
-    def step(carry: tuple[Array, Array], rows: tuple[Array, Array]) -> tuple[Any, None]:
-        x = turn(carry[0], rows[0])
-        return (x, carry[1] + rows[1] * cast(x, wide)), None
+    def step(carry: Any, rows: Any, gram: Array | None = None) -> tuple[Any, None]:
+        x = turn(carry[0], rows[0], gram)
+        pairs = zip(carry[1], rows[1], strict=True)
+        return (x, tuple([total + w * cast(x, wide) for total, w in pairs])), None
 
-    total, x = weights[0] * x, cast(x, dtype)
+    weights = tuple([cast(w, wide) for w in weights])
+    carry: Any = cast(x, dtype), tuple([w[0] * x for w in weights])
+    rows = coefficients, tuple([w[1:] for w in weights])
+    first = jax.tree.map(lambda row: row[0], rows)
     if gram is not None:
-        x = turn(x, coefficients[0], gram)
-        total = total + weights[1] * cast(x, wide)
-        coefficients, weights = coefficients[1:], weights[1:]
-    if coefficients.shape[0]:
-        rows, carry = (coefficients, weights[1:]), (x, total)
-        carry = settled_carry(lambda c: step(c, (coefficients[0], weights[1]))[0], carry, rows)
-        x, total = lax.scan(step, carry, rows)[0]
-    return cast(x, wide), total
+        carry, _ = step(carry, first, gram)
+        rows = jax.tree.map(lambda row: row[1:], rows)
+    if rows[0].shape[0]:
+        # A loop has one copy of the products, and takes half of the memory.
+        carry = settled_carry(lambda carry: step(carry, first)[0], carry, rows)
+        carry, _ = lax.scan(step, carry, rows)
+    return cast(carry[0], wide), carry[1]
 
 
 def _dtype_of_turns(x: Array, dtype: Any) -> Any:

@@ -30,8 +30,8 @@ __all__ = [
 # X <- 2 X - 1.5 (X X^T) X + 0.5 (X X^T)^2 X: values of 1 stay, and no value passes 1.
 SIMPLE_TURN = (2.0, -1.5, 0.5)
 
-# From matrices, coefficients and weights: the polar factors, and the sums of the iterates.
-Iterate = Callable[[Array, Array, Array | None], tuple[Array, Array]]
+# From matrices, coefficients and weights of sums: the polar factors, and the sums of the iterates.
+Iterate = Callable[..., tuple[Array, ...]]
 
 
 class Spectrum(Value, abc.ABC):
@@ -71,7 +71,7 @@ class Spectrum(Value, abc.ABC):
         """Return the function of singular values, in float64."""
 
     @abc.abstractmethod
-    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, Array]:
+    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, ...]:
         """Return the polar factors of matrices, and the matrices with other singular values.
 
         Args:
@@ -133,7 +133,7 @@ class polynomial_spectrum(Spectrum):
             total = s if weights is None else total + np.float64(weights[i + 1]) * s
         return np.asarray(total)
 
-    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, Array]:
+    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, ...]:
         """Return the polar factors, and the sums of the iterates."""
         return iterate(x, jnp.asarray(self.rows, x.dtype), weights)
 
@@ -172,7 +172,7 @@ class power_spectrum(Spectrum):
         """Return the power."""
         return (np.asarray(s, np.float64) + self.ridge) ** self.exponent
 
-    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, Array]:
+    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, ...]:
         """Return the polar factors, and the matrices with powers of their singular values."""
         q, x = iterate(x, jnp.asarray(self.rows, x.dtype), weights)
         h = matmul(x, adjoint(q))
@@ -213,7 +213,7 @@ class clip_spectrum(Spectrum):
         """Return the smaller one of a singular value and the limit."""
         return np.minimum(np.asarray(s, np.float64), self.limit)
 
-    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, Array]:
+    def of(self, x: Array, weights: Array | None, iterate: Iterate) -> tuple[Array, ...]:
         """Return the polar factors, and the matrices with bounded singular values."""
         rows = jnp.asarray(self.rows, x.dtype)
         q, x = iterate(x, rows, weights)

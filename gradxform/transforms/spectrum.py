@@ -4,6 +4,7 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform import engine, linalg
 from gradxform.base import transform
@@ -169,17 +170,23 @@ class scale_by_spectrum(MatrixRule):
         x = self._equal(a) if self.equilibrate else a
         tall = x.shape[-2] > x.shape[-1]
         x = jnp.swapaxes(x, -1, -2) if tall else x
-        last, u = self._replaced(self.spectrum, x, weights)
-        if self.to is not None:
-            _, u2 = self._replaced(self.to, x, weights_to)
-            u = self._sized(u + cast(share, u.dtype) * (u2 - u), last)
+        last, u, *others = self._replaced(x, weights, weights_to)
+        for other in others:
+            u = self._sized(u + cast(share, u.dtype) * (other - u), last)
         if self.adaptive:
             b = jnp.swapaxes(a, -1, -2) if tall else a
             u = jnp.sum(b * last, axis=(-2, -1), keepdims=True) * u
         return jnp.swapaxes(u, -1, -2) if tall else u
 
-    def _replaced(self, f: Spectrum, x: Array, weights: Array) -> tuple[Array, Array]:
-        """Return the end of the iteration, and the matrices with the singular values of f."""
+    @property
+    def _is_one_iteration(self) -> bool:
+        """Whether both functions are sums of the same iterates."""
+        f, to = self.spectrum, self.to
+        sums = isinstance(f, polynomial_spectrum) and isinstance(to, polynomial_spectrum)
+        return sums and np.array_equal(f.rows, to.rows)
+
+    def _replaced(self, x: Array, weights: Any, weights_to: Any) -> list[Array]:
+        """Return the end of the iteration, and the matrices with the values of each function."""
         options: dict[str, Any] = {
             "preconditioning": self.preconditioning,
             "eps": self.eps,
@@ -187,14 +194,19 @@ class scale_by_spectrum(MatrixRule):
             "columns": engine.columns_now(),
         }
 
-        def iterate(x: Array, rows: Array, weights: Array | None) -> tuple[Array, Array]:
-            if weights is None:
-                last = linalg.orthogonalize(x, rows, **options)
-                return last, last
-            return linalg.sum_of_iterates(x, rows, weights, **options)
+        def iterate(x: Array, rows: Array, *weights: Array | None) -> tuple[Array, ...]:
+            given = [w for w in weights if w is not None]
+            last, sums = linalg.sums_of_iterates(x, rows, given, **options)
+            left = iter(sums)
+            return last, *[last if w is None else next(left) for w in weights]
 
-        last, u = f.of(x, weights, iterate)
-        return last, self._sized(u, last)
+        if self._is_one_iteration:
+            rows = jnp.asarray(self.spectrum.rows, x.dtype)
+            last, *us = iterate(x, rows, weights, weights_to)
+        else:
+            last, *us = self.spectrum.of(x, weights, iterate)
+            us += [] if self.to is None else self.to.of(x, weights_to, iterate)[1:]
+        return [last, *[self._sized(u, last) for u in us]]
 
     def _sized(self, u: Array, last: Array) -> Array:
         """Return matrices with the norm of the end of the iteration."""
@@ -216,7 +228,9 @@ class scale_by_spectrum(MatrixRule):
         sums = all(isinstance(f, polynomial_spectrum) for f in functions)
         if not sums or self.keep_norm or self.equilibrate or self.adaptive:
             return None
-        return None if self.preconditioning == "spectral" else sum(f.turns for f in functions)
+        if self.preconditioning == "spectral":
+            return None
+        return sum(f.turns for f in functions[: 1 if self._is_one_iteration else 2])
 
 
 class NeuronRmsState(NamedTuple):

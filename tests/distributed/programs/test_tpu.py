@@ -444,6 +444,16 @@ def test_matrices_are_computed_on_the_chip_in_batches(shapes, held):
     assert compiled.memory_analysis().temp_size_in_bytes <= held * copy
 
 
+@pytest.mark.parametrize("name", ["contra_muon", "soft_muon", "muon_eq"])
+def test_sums_of_iterates_are_computed_on_the_chip(name):
+    """Two sums that fade into each other are of one iteration, and move no more than one."""
+    params = arrays([(1024, 1024)] * 12, jnp.float32)
+    compiled = step_on_one_chip(getattr(gx, name)(0.02), params)
+    copy = hlo.copy_bytes(params)
+    assert hlo.moved_bytes(compiled) <= 5.1 * copy
+    assert compiled.memory_analysis().temp_size_in_bytes <= 0.3 * copy
+
+
 @pytest.mark.parametrize(
     "name, shapes, held",
     [
