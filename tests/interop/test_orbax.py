@@ -59,6 +59,26 @@ def run(step, params, state, first, last):
 
 
 @pytest.mark.end_to_end
+def test_orbax_restores_sparse_arrays_of_jax_and_their_slots(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    params = {"w": sparse.BCOO.fromdense(jnp.eye(3)), "b": jnp.ones(3)}
+    tx = gx.quantize_state(gx.adam(0.1), min_size=0)
+    grads = {"w": params["w"] * 2.0, "b": jnp.ones(3)}
+    state = tx.update(grads, tx.init(params), params)[1]
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "run", {"params": params, "state": state})
+        checkpointer.wait_until_finished()
+        target = jax.eval_shape(lambda: {"params": params, "state": tx.init(params)})
+        found = checkpointer.restore(tmp_path / "run", target)
+    assert isinstance(found["params"]["w"], sparse.BCOO)
+    assert_identical(found, {"params": params, "state": state})
+    assert_identical(
+        tx.update(grads, found["state"], found["params"]), tx.update(grads, state, params)
+    )
+
+
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("abstract", [True, False], ids=["abstract target", "state as target"])
 def test_orbax_restores_with_a_target(tmp_path, abstract):
     ocp = pytest.importorskip("orbax.checkpoint")

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import gradxform as gx
+import gradxform.distributed as gd
 from gradxform.leaves import is_hole, names_of, with_paths
 from gradxform.leaves.storage import fetched, is_stored
 from gradxform.testing.promise import settings
@@ -311,6 +312,15 @@ def test_a_vector_of_all_parameters_cannot_grow():
     tx: Any = gx.flatten(ADAM)
     with pytest.raises(ValueError, match="has shape"):
         gx.migrate_state(state_of(tx), tx, tx, NEW, grown=True)
+
+
+def test_the_pieces_of_zero1_cannot_grow():
+    replicas = gd.Replicas(n=2, mode="vmap")
+    tx = gd.zero1(ADAM, "replica")
+    state = replicas.wrap(tx.init)(replicas.replicate(OLD))
+    grow = replicas.wrap(lambda state, p: gx.migrate_state(state, tx, tx, p, grown=True)[0])
+    with pytest.raises(ValueError, match=r"mu\['emb'\].*such as the pieces of zero1, cannot grow"):
+        grow(state, replicas.replicate(NEW))
 
 
 def test_a_transform_without_slots_has_nothing_that_could_be_wrong():

@@ -114,7 +114,8 @@ def migrate_state(
     growth = None if grown is None or grown is False else growth_of(tx, state, params, grown)
     old_params = params if growth is None else growth.old_params
     olds, news = layout_of(tx, old_params), layout_of(new_tx, params)
-    fitted = fitted_state("migrate_state", tx, state, old_params, _REMEDIES_OF_MIGRATION)
+    remedy = _NOT_GROWN if growth is None else _NOT_BY_DIMENSION
+    fitted = fitted_state("migrate_state", tx, state, old_params, _ON_REPLICAS + remedy)
     values = _arrays_of_migrated_state(fitted)
     sources = find_sources(olds, news, values, match)
     new = _MigratedArrays(
@@ -136,9 +137,11 @@ def _arrays_of_migrated_state(state: Any) -> list[Any]:
     return jax.tree.leaves(state, is_leaf=is_stored)
 
 
-_REMEDIES_OF_MIGRATION = (
-    "A state with an axis of replicas is migrated for each of them, in Replicas.wrap. If "
-    "parameters have grown, pass grown=True, or where their old entries are."
+_ON_REPLICAS = "A state with an axis of replicas is migrated for each of them, in Replicas.wrap. "
+_NOT_GROWN = "If parameters have grown, pass grown=True, or where their old entries are."
+_NOT_BY_DIMENSION = (
+    "Slots that do not have the dimensions of their parameters, such as the pieces of zero1, "
+    "cannot grow."
 )
 
 
