@@ -124,9 +124,9 @@ def seconds(files: list[Results]) -> str:
     if not lines or lines[0].slower is None:
         return ""
     return (
-        "`seconds` are those of the steps to the target in one run at the best rate, without "
-        "compiling; the picture in seconds and `score, seconds` are made of them. Take differences "
-        "below a factor of two for noise, if the machine was shared."
+        "`seconds` are those of the processor for the steps to the target at the best rate, the "
+        "median of three runs, without compiling. The picture in seconds and `score, seconds` are "
+        "made of them."
     )
 
 
