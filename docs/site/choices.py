@@ -184,7 +184,8 @@ def _unmeasured(files: list[Results]) -> str:
     n = len(ours) - len(there & set(ours))
     if not n:
         return ""
-    return f"{n} of {len(ours)} optimizers have not run in full yet, and are missing here."
+    verbs = ("has", "is") if n == 1 else ("have", "are")
+    return f"{n} of {len(ours)} optimizers {verbs[0]} not run in full, and {verbs[1]} missing here."
 
 
 def _tenths(x: float) -> str:

@@ -29,7 +29,7 @@ def figure() -> str:
         "Held-out loss against seconds: Optax, and gradxform with dense and row-sparse gradients"
     )
     return pictures.curves(
-        series, title, "seconds", "held-out loss", log_y=False, size=(640, 300), legend=190
+        series, title, "seconds", "held-out loss", log_y=False, size=(440, 280), legend=190
     )
 
 

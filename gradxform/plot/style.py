@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colors; their yellow does not show on white, nor their black on black.
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b5b5b")
-DARK = ("#56b4e9", "#ff8a3d", "#2fc79a", "#e69ac4", "#f0c04a", "#5f9bff", "#c8c8c8")
+DARK = ("#4f94ff", "#ff8a3d", "#2fc79a", "#e69ac4", "#f0c04a", "#9fe3ff", "#c8c8c8")
 # After the last color the next dash pattern begins.
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (5, 1.5, 1, 1.5)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
