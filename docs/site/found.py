@@ -15,7 +15,8 @@ from docs.site.from_pytorch import tables
 from docs.site.from_pytorch.row import Row
 from gradxform import compat
 from gradxform.commands.finding.composition import definitions
-from gradxform.commands.finding.lookup import DATA, without_links
+from gradxform.commands.finding.elsewhere import DATA
+from gradxform.commands.finding.lookup import without_links
 from gradxform.values.docstrings import doc_of
 
 # The library of each table of calls, and what stands before its names there.

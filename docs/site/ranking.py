@@ -31,8 +31,9 @@ _BOOSTS = {
     "curvature": 2.0,
     "line_search": 2.0,
     "metrics": 2.0,
-    "sparse": 2.0,
+    "sparse": 1.6,  # "gradients" is in its title, and in most questions
     "wrappers.md": 3.0,
+    "wrappers/schedule_free": 2.0,  # "free" is the beginning of "freeze"
 }
 
 

@@ -17,7 +17,8 @@ MOST_SECONDS = 50
 LANGUAGES = {"python", "py", "console", "sh", "bat", "text", "diff", "json", ""}
 # Blocks of ```py do not run: they call what is not installed, or what only the reader has.
 FRAGMENTS = {
-    "docs/guides/compositions.md": 2,
+    "docs/curvature.md": 1,
+    "docs/guides/compositions.md": 1,
     "docs/guides/from_pytorch.md": 2,
     "docs/guides/from_tensorflow.md": 1,
     "docs/guides/logging.md": 2,

@@ -15,7 +15,7 @@ from docs.site.formulas import NotAFormula, tex
 from docs.site.rules import rule_and_notes, rule_html
 from gradxform.commands.catalog import registered_parts
 from gradxform.commands.finding.compositions import COMPOSITIONS
-from gradxform.commands.finding.lookup import elsewhere as elsewhere_rows
+from gradxform.commands.finding.elsewhere import elsewhere as elsewhere_rows
 
 OWN = [e for e in registered_parts() if ":" not in e.name]
 WITH_RULES = [e for e in OWN if rule_and_notes(e.doc)[0]]

@@ -103,7 +103,7 @@ _ARGUMENTS = {
         "decay_steps transition_steps total_steps"
     ),
     "numwarmupsteps warmup warmupsteps": "warmup_steps",
-    "maxlr peaklr": "peak_value max_value",
+    "maxlr peaklr": "peak_value",
     "initiallearningrate initlr": "init_value",
     "endlearningrate etamin minlr finallr": "end_value alpha",
     "gamma": "decay_rate decay gamma",
@@ -155,6 +155,17 @@ def argument_words(name: str) -> str:
     how = _HOW_OF_WORD.get(plain(name))
     said = [f"As an argument, it is {called} here." if called else "", f"{how}." if how else ""]
     return " ".join(filter(None, said))
+
+
+def arguments_for(name: str) -> list[str]:
+    """Return the arguments that an argument of another library may be here; [] if unknown."""
+    return _ARGUMENT_OF_WORD.get(plain(name), "").replace("&", " ").split()
+
+
+def words_for(argument: str) -> list[str]:
+    """Return what other libraries call an argument, without case and underscores."""
+    found = [word for word in _ARGUMENT_OF_WORD if argument in arguments_for(word)]
+    return [word for word in found if word != plain(argument)]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -105,8 +105,8 @@ class scale_by_spectrum(MatrixRule):
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; Chang
     et al., MuonEq: Balancing Before Orthogonalization with Lightweight Equilibration, 2026, for
     equilibrate; Lau et al., PolarGrad, 2025, for adaptive;
-    nilin.github.io/contra-muon-and-soft-muon, and modded-nanogpt, optimization track, pull
-    requests 275 and 291, 2026, for keep_norm and `to`.
+    nilin.github.io/contra-muon-and-soft-muon, 2026, and modded-nanogpt, optimization track, pull
+    requests 275 and 291, for keep_norm and `to`.
     """
 
     spectrum: Any = polynomial_spectrum()

@@ -221,7 +221,7 @@ REFERENCES = {
     "Grokfast": ref.sequence(
         ref.grokfast_ema(0.98, 2.0), ref.lion(0.9, 0.99), ref.decay(1e-3), ref.scale(-LR)
     ),
-    "AdamW with GC": ref.sequence(ref.stateless(ref.centralize), ADAMW),
+    "AdamW with gradient centralization": ref.sequence(ref.stateless(ref.centralize), ADAMW),
     "AdamW with gradient clipping": ref.sequence(ref.clip_by_global_norm(1.0), ADAMW),
     "normalized SGD with momentum": ref.sequence(ref.ema(0.9, False), along_the_gradient(LR)),
     "SAM with AdamW": ref.sam(ADAMW, along_the_gradient(0.05), 2),

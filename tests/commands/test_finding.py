@@ -1,6 +1,8 @@
 """`gx.find` and `python -m gradxform find`: what answers to a name."""
 
 import ast
+import collections
+import inspect
 import json
 import re
 
@@ -11,7 +13,8 @@ from docs.site import found as generated
 from docs.site.from_pytorch.row import NUMBERS
 from gradxform._names import guesses
 from gradxform.commands.finding.compositions import COMPOSITIONS
-from gradxform.commands.finding.lookup import DATA, elsewhere
+from gradxform.commands.finding.elsewhere import DATA, elsewhere
+from gradxform.optimizers.by_name import OPTIMIZERS
 from tests.commands.test_command_line import refused, run
 
 # Names with the line of one answer, the first of all.
@@ -56,6 +59,55 @@ def test_words_for_arguments_are_answered():
     assert "'learning_rate' or 'step_size'" in found[-1].text and found[-1].line == ""
     assert "'b1' and 'b2'" in gx.find("betas")[-1].text
     assert gx.find("maximize")[-1].text.startswith("To maximize, negate the gradients")
+
+
+def said_of(name):
+    """The text of the answer that is an argument, which is the last of all."""
+    answer = gx.find(name)[-1]
+    assert (answer.name, answer.kind, answer.line) == (name, "argument", "")
+    return answer.text
+
+
+def test_an_argument_says_which_parts_take_it():
+    assert re.fullmatch(
+        r"eps is an argument of \d\d+ optimizers \((\w+, ){6}\.\.\.\), \d\d+ transforms and \d "
+        r"wrappers\. Other libraries call it epsilon\.",
+        said_of("eps"),
+    )
+    assert said_of("min_ndim") == "min_ndim is an argument of 1 transform (average_spatial_axes)."
+    assert gx.find("EPS")[0].text == gx.find("eps")[0].text
+
+
+@pytest.mark.parametrize(
+    "name, theirs", [("eps", "epsilon"), ("learning_rate", "lr"), ("b1", "betas"), ("b2", "rho")]
+)
+def test_an_argument_says_what_other_libraries_call_it(name, theirs):
+    others = re.search(r"Other libraries call it (.*?)\.", said_of(name))
+    assert others is not None and theirs in re.split(", | or ", others[1])
+    assert f"{name} is an argument of " in said_of(theirs)
+
+
+def test_every_argument_counts_the_optimizers_whose_signatures_have_it():
+    counts = collections.Counter(
+        name for part in OPTIMIZERS.values() for name in inspect.signature(part).parameters
+    )
+    assert counts["eps"] > 50 and counts["b3"] > 1
+    for name, count in counts.items():
+        said = f"{name} is an argument of {count} optimizer{'s' if count > 1 else ''} ("
+        assert said in said_of(name), name
+
+
+def test_the_parts_that_most_libraries_have_come_first():
+    shown = [re.findall(r"\w+", names) for names in re.findall(r"\((.*?)\)", said_of("nesterov"))]
+    assert len(shown) == 1 and {"sgd", "adam", "adamw", "muon", "rmsprop"} < set(shown[0])
+    assert {"adam", "adamw", "lion"} <= set(re.findall(r"\w+", said_of("b2")))
+
+
+def test_arguments_that_errors_suggest_are_arguments():
+    for words in guesses._ARGUMENTS:
+        for word in words.split():
+            for argument in guesses.arguments_for(word):
+                assert f"{argument} is an argument of " in said_of(argument)
 
 
 def test_an_answer_prints_and_is_data():

@@ -1,11 +1,8 @@
 """Looking a name up: in this library, among the compositions, and in the guides."""
 
 import difflib
-import functools
 import importlib
 import inspect
-import json
-import pathlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,12 +12,12 @@ from gradxform._names.homes import homes_of
 from gradxform.commands.finding.answers import Answer, Found
 from gradxform.commands.finding.composition import NAMES, Composition, definitions
 from gradxform.commands.finding.compositions import COMPOSITIONS
+from gradxform.commands.finding.elsewhere import elsewhere
 from gradxform.errors import cut_name, shown
 from gradxform.values.docstrings import doc_of
 
 __all__ = ["find"]
 
-DATA = pathlib.Path(__file__).with_name("elsewhere.json")
 # Packages whose names answer too, as they are written.
 _PACKAGES = {"gradxform": "gx", "gradxform.distributed": "gx.distributed"}
 
@@ -30,8 +27,8 @@ def find(name: str) -> Found:
 
     Looked up are the public names of this library, the recipes of two parts or more that have a
     name of their own (`docs/guides/compositions.md`), the optimizers and functions of the guides
-    for users of other libraries, and the words that error messages know. Upper and lower case,
-    hyphens, underscores and a module in front do not matter.
+    for users of other libraries, the arguments of all parts, and the words that error messages
+    know. Upper and lower case, hyphens, underscores and a module in front do not matter.
 
         print(gx.find("MuonH"))
         line = gx.find("SOAP-H")[0].line
@@ -125,12 +122,6 @@ def without_links(text: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
 
 
-@functools.cache
-def elsewhere() -> tuple[dict[str, Any], ...]:
-    """Return the rows of the guides for users of other libraries."""
-    return tuple(json.loads(DATA.read_text("utf-8")))
-
-
 def _elsewhere(keys: set[str]) -> Iterator[Answer]:
     for row in elsewhere():
         if any(not keys.isdisjoint(_keys(name)) for name in row["names"]):
@@ -139,13 +130,15 @@ def _elsewhere(keys: set[str]) -> Iterator[Answer]:
 
 
 def _words(name: str, lines: Iterable[str]) -> Iterator[Answer]:
-    """Yield what the words of other libraries mean here, but for lines that are there already."""
+    """Yield what a word means here as a part, but for lines that are there, and as an argument."""
+    from gradxform.commands.finding.arguments import argument_text  # which loads all optimizers
+
     for meant in guesses.parts_meant(name):
         module, _, last = meant.rpartition(".")
         answer = _part(f"gradxform.{module}" if module else "gradxform", last)
         if answer.line not in lines:
             yield answer
-    if said := guesses.argument_words(name):
+    if said := argument_text(name):
         yield Answer(name, "argument", text=said)
 
 

@@ -59,7 +59,12 @@ ROWS = [
         'adapter with `gx.param_group(~gx.path_matches("lora"), freeze=True)`.',
     ),
     Composition(
-        ("layer-wise learning rate decay", "layer-wise lr decay", "discriminative fine-tuning"),
+        (
+            "layer-wise learning rate decay",
+            "layer-wise lr decay",
+            "LLRD",
+            "discriminative fine-tuning",
+        ),
         "Layers whose rates fall with their distance from the head.",
         "gx.param_groups(gx.adamw(lr), gx.layerwise_decay(params, 0.9))",
         "Howard and Ruder, Universal Language Model Fine-tuning for Text Classification, 2018",

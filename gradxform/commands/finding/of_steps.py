@@ -24,7 +24,7 @@ ROWS = [
         "`gx.grokfast_adamw` is Grokfast-AdamW, and `gx.grokfast_ma` the filter of a window.",
     ),
     Composition(
-        ("AdamW with GC", "AdamW with gradient centralization", "AdamGC", "AdamWGC", "SGDGC"),
+        ("AdamW with gradient centralization", "AdamW with GC", "AdamGC", "AdamWGC", "SGDGC"),
         "AdamW of centralized gradients.",
         "gx.chain(gx.centralize(), gx.adamw(lr, weight_decay=w))",
         "Yong et al., Gradient Centralization: A New Optimization Technique for Deep Neural "
@@ -86,10 +86,10 @@ ROWS = [
         "Curvature, 2015",
         "https://arxiv.org/abs/1503.05671",
         "the chain, with a curvature from elsewhere and a NumPy reference; not kfac_jax's numbers",
-        "K-FAC must know the layers of the model, and is not here: kfac_jax has it. [K-FAC "
-        "with kfac_jax](#k-fac-with-kfac_jax) shows the loop. Of what is here, `gx.soap` and "
-        "`gx.shampoo` have factors of gradients, and `gx.newton_cg` products by a Gauss-Newton "
-        "matrix.",
+        "K-FAC must know the layers of the model, and is not here: kfac_jax has it. [Curvature]"
+        "(../curvature.md#the-natural-gradient-k-fac-with-kfac_jax) shows the loop. Of what is "
+        "here, `gx.soap` and `gx.shampoo` have factors of gradients, and `gx.newton_cg` products "
+        "by a Gauss-Newton matrix.",
         needs="kfac_jax",
     ),
 ]
