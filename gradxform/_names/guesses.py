@@ -84,32 +84,34 @@ _PARTS = {
 }
 # Arguments, likewise; "&" stands between those that one argument became.
 _ARGUMENTS = {
-    "lr learningrate stepsize rate eta": "learning_rate step_size",
+    "lr learning_rate step_size rate eta": "learning_rate step_size",
     "betas": "b1&b2&b3 b1&b2 b1",
-    "beta beta1 momentum momentumdecay": "b1 decay momentum beta",
+    "beta beta1 momentum momentum_decay": "b1 decay momentum beta",
     "beta2 rho": "b2 decay rho",
     "beta3": "b3",
     "epsilon": "eps epsilon",
-    "epsilonroot": "eps_root",
-    "epsroot": "eps_root",
-    "alpha decay decayrate smoothingconst": "decay decay_rate b2 rho",
-    "wd l2 weightdecayrate lambd lambda decoupledweightdecay": "weight_decay",
-    "mask weightdecaymask decaymask nodecay excludefromweightdecay": "weight_decay_mask mask",
-    "initialaccumulator initialaccumulatorvalue": "initial_accumulator_value",
-    "usenesterov": "nesterov",
-    "maxnorm clipnorm": "max_norm max_delta",
-    "nssteps steps": "ns_steps steps transition_steps",
-    "tmax decaysteps totaliters totalsteps numsteps numtrainingsteps": (
+    "epsilon_root": "eps_root",
+    "eps_root": "eps_root",
+    "alpha decay decay_rate smoothing_const": "decay decay_rate b2 rho",
+    "wd l2 weight_decay_rate lambd lambda decoupled_weight_decay": "weight_decay",
+    "mask weight_decay_mask decay_mask no_decay exclude_from_weight_decay": (
+        "weight_decay_mask mask"
+    ),
+    "initial_accumulator initial_accumulator_value": "initial_accumulator_value",
+    "use_nesterov": "nesterov",
+    "max_norm clipnorm": "max_norm max_delta",
+    "ns_steps steps": "ns_steps steps transition_steps",
+    "T_max decay_steps total_iters total_steps num_steps num_training_steps": (
         "decay_steps transition_steps total_steps"
     ),
-    "numwarmupsteps warmup warmupsteps": "warmup_steps",
-    "maxlr peaklr": "peak_value",
-    "initiallearningrate initlr": "init_value",
-    "endlearningrate etamin minlr finallr": "end_value alpha",
+    "num_warmup_steps warmup warmup_steps": "warmup_steps",
+    "max_lr peak_lr": "peak_value",
+    "initial_learning_rate init_lr": "init_value",
+    "end_learning_rate eta_min min_lr final_lr": "end_value alpha",
     "gamma": "decay_rate decay gamma",
-    "decaytype cooldowntype lrdecaystyle": "shape",
-    "optimizer baseoptimizer opt transform tx": "inner optimizer opt",
-    "freq interval period everyk k accumulationsteps": "every sync_period every_k_schedule",
+    "decay_type cooldown_type lr_decay_style": "shape",
+    "optimizer base_optimizer opt transform tx": "inner optimizer opt",
+    "freq interval period every_k k accumulation_steps": "every sync_period every_k_schedule",
 }
 # Arguments of other libraries that are parts here.
 _PARTS_OF_ARGUMENTS = {
@@ -163,9 +165,9 @@ def arguments_for(name: str) -> list[str]:
 
 
 def words_for(argument: str) -> list[str]:
-    """Return what other libraries call an argument, without case and underscores."""
-    found = [word for word in _ARGUMENT_OF_WORD if argument in arguments_for(word)]
-    return [word for word in found if word != plain(argument)]
+    """Return what other libraries call an argument."""
+    found = [word for words in _ARGUMENTS for word in words.split()]
+    return [x for x in found if argument in arguments_for(x) and plain(x) != plain(argument)]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
