@@ -165,7 +165,7 @@ REASONS: dict[str, tuple[str, list[str]]] = {
         [
             *("adafactor", "adai", "amos", "came", "cautious_adamw", "cautious_lion", "fromage"),
             *("lamb", "lars", "mars_adamw", "momo", "momo_adam", "normalized_sgd", "polyak_sgd"),
-            *("rowwise_adagrad", "stable_adamw"),
+            *("rowwise_adagrad", "schedule_free_plus", "stable_adamw"),
         ],
     ),
     "largest entries": (
