@@ -1,13 +1,13 @@
 """Transforms as two functions, as Optax has them, and the bridges to Optax itself."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform._names.lazy import public_names as _public_names
 from gradxform.base import (
     ArrayRule,
@@ -121,7 +121,7 @@ class OfFunctions(GradientTransformation):
     def _takes_three(self) -> bool:
         """Whether `update_fn` takes the parameters by position."""
         try:
-            inspect.signature(self.update_fn).bind_partial(None, None, None)
+            signature_of(self.update_fn).bind_partial(None, None, None)
         except TypeError:
             return False
         return True

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform import types
+from gradxform._names.deferred import annotations_of, signature_of
 
 _UNIONS = (typing.Union, pytypes.UnionType)
 # What `types` calls annotations that are not classes.
@@ -75,8 +76,8 @@ class _Function(_Readable):
         )
         plain.__dict__.update({k: x for k, x in vars(function).items() if k != "__signature__"})
         plain.__kwdefaults__ = function.__kwdefaults__
-        plain.__annotations__ = function.__annotations__
-        return readable_signature(inspect.signature(plain))
+        plain.__annotations__ = annotations_of(function)
+        return readable_signature(signature_of(plain))
 
     @property
     def parameters(self) -> pytypes.MappingProxyType[str, inspect.Parameter]:
@@ -106,7 +107,7 @@ class ClassSignature:
             return readable_signature(inspect.Signature(_variadic_parameters(owner)))
         for name in ("__init__", "__new__"):
             if getattr(owner, name) is not getattr(object, name):
-                _, *parameters = inspect.signature(getattr(owner, name)).parameters.values()
+                _, *parameters = signature_of(getattr(owner, name)).parameters.values()
                 return readable_signature(inspect.Signature(parameters))
         return inspect.Signature()
 

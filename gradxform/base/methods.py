@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from gradxform._names.deferred import signature_of
 from gradxform.base.explicit_axes import explicit_mesh, update_freed
 from gradxform.leaves import widest_dtype
 from gradxform.leaves.boxes import boxed_by_own_dims
@@ -102,7 +103,7 @@ class BoundMethod:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        full = inspect.signature(self._function)
+        full = signature_of(self._function)
         return full.replace(parameters=list(full.parameters.values())[1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

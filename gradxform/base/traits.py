@@ -4,9 +4,10 @@ Wrappers that change, move, average or divide what they hold read them. A trait 
 wrongly or left out breaks the promise that its row names. `docs/traits.md` shows the list.
 """
 
-import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+
+from gradxform._names.deferred import annotations_of
 
 __all__ = ["Trait", "Traits", "RuleTraits", "GuardTraits", "traits_of"]
 
@@ -409,9 +410,7 @@ def traits_of(*kinds: type[Traits]) -> Mapping[str, Trait]:
     rows: dict[str, Trait] = {}
     for base in (b for kind in kinds or (RuleTraits, GuardTraits) for b in reversed(kind.__mro__)):
         if issubclass(base, Traits):
-            rows |= {
-                k: row for k, x in inspect.get_annotations(base).items() if (row := _trait_in(x))
-            }
+            rows |= {k: row for k, x in annotations_of(base).items() if (row := _trait_in(x))}
     return rows
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from gradxform._names.deferred import annotations_of, signature_of
 from gradxform._names.guesses import suggestion
 from gradxform._names.homes import homes_of
 from gradxform.base import GradientTransformation
@@ -138,7 +139,7 @@ def kind_of(part: Any) -> str | None:
     if family in (["wrappers"], ["distributed"]):
         return "wrappers"
     if issubclass(part, GradientTransformation):
-        return "wrappers" if "inner" in getattr(part, "__annotations__", {}) else "transforms"
+        return "wrappers" if "inner" in annotations_of(part) else "transforms"
     return None
 
 
@@ -155,7 +156,7 @@ def _defaults(part: Any) -> list[tuple[str, str | None]]:
         ]
     return [
         (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _default(p.default))
-        for p in inspect.signature(part).parameters.values()
+        for p in signature_of(part).parameters.values()
     ]
 
 

@@ -6,10 +6,10 @@ strings, lists, tuples, dicts and other such calls, and nothing else.
 """
 
 import ast
-import inspect
 import math
 from typing import Any, NoReturn
 
+from gradxform._names.deferred import signature_of
 from gradxform._names.guesses import argument_suggestion, suggestion
 from gradxform.commands.parser import program
 from gradxform.leaves.masks import Mask
@@ -194,7 +194,7 @@ class _Reader:
             if isinstance(arg, ast.Starred):
                 self.fail(arg, "write the arguments instead of a star.")
             args.append(self.read(arg, depth))
-        parameters = inspect.signature(function).parameters
+        parameters = signature_of(function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for keyword in node.keywords:
             if keyword.arg is None:
@@ -207,7 +207,7 @@ class _Reader:
                 self.fail(keyword, f"{name} takes {', '.join(parameters) or 'no argument'}.{hint}")
             kwargs[own] = self.read(keyword.value, depth)
         try:
-            inspect.signature(function).bind(*args, **kwargs)
+            signature_of(function).bind(*args, **kwargs)
         except TypeError as error:
             self.fail(node, f"{name}: {error}.")
         try:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import is_tracer, is_tracing
+from gradxform._names.deferred import signature_of
 from gradxform.base import Transform, call_update, locality_of, tell_moved, transform
 from gradxform.compat.keras.schedules import LearningRateSchedule
 from gradxform.errors import name_of
@@ -34,7 +35,7 @@ def takes_called_numbers(factory: Callable[P, T]) -> Callable[P, T]:
     The originals call a number that is a function without arguments. So does a factory, wherever
     the function allows it: `lambda rate=0.1: rate` is 0.1. What needs the count is a schedule.
     """
-    signature = inspect.signature(factory)
+    signature = signature_of(factory)
 
     @functools.wraps(factory)
     def made(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -1,7 +1,6 @@
 """The states of transforms: their classes, and which of their fields are slots."""
 
 import functools
-import inspect
 import sys
 import typing
 from collections.abc import Collection, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import annotations_of
 from gradxform.errors import name_of
 from gradxform.leaves.trees import Path, entry_name, is_hole, like_params
 from gradxform.types import NonNegativeSlot, PyTree, Slot
@@ -35,7 +35,7 @@ def hints_of(cls: type) -> dict[str, Any]:
         pass
     hints = {}
     names = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
-    for field, annotation in inspect.get_annotations(cls).items():
+    for field, annotation in annotations_of(cls).items():
         if isinstance(annotation, typing.ForwardRef):
             annotation = annotation.__forward_arg__
         if not isinstance(annotation, str):

@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import functools
-import inspect
 import math
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import Tracer
+from gradxform._names.deferred import signature_of
 from gradxform.errors import TracedCallError, name_of, remedy_for_pair, require_int32, shown
 from gradxform.types import Array, Scalar
 
@@ -160,7 +160,7 @@ def value_at(x: Any, count: Array) -> Array:
 def _has_signature(function: Any) -> bool:
     """Whether Python knows the signature of a function; for one written in C it may not."""
     try:
-        inspect.signature(function)
+        signature_of(function)
     except (TypeError, ValueError):
         return False
     return True

@@ -1,10 +1,10 @@
 """The decorator of optimizers, and the parts that several of them share."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import Transform
 from gradxform.interop import identity
 from gradxform.transforms.momentum import trace
@@ -62,7 +62,7 @@ def with_arguments(part: Callable[..., T], arguments: Mapping[str, Any], **other
 
 @functools.cache
 def _arguments(part: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(part).parameters)
+    return frozenset(signature_of(part).parameters)
 
 
 def trace_or_identity(

@@ -1,6 +1,5 @@
 """The fields of states that Optax stores differently, and the hyperparameters that only it has."""
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import leaf_path, name_of, shown
 from gradxform.run_states.optax_fields import (
     Converter,
@@ -105,7 +105,7 @@ def optax_hyperparams(x: Any) -> dict[str, Any]:
     if isinstance(x, injected):
         factory = x.factory.inner_factory
         theirs = getattr(sys.modules.get("optax"), name_of(factory), factory)
-        parameters = inspect.signature(theirs).parameters
+        parameters = signature_of(theirs).parameters
         arguments = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
         numbers = {k: v for k, v in arguments.items() if type(v) is int}
         defaults = {k: parameters[k].default if k in parameters else None for k in arguments}

@@ -4,13 +4,13 @@ import collections
 import dataclasses
 import functools
 import html
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
 
 from gradxform import engine
+from gradxform._names.deferred import signature_of
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.base.methods import noted_init
 from gradxform.errors import name_of
@@ -208,7 +208,7 @@ def _described_fields(tx: Any) -> dict[str, Any]:
 def _described_defaults(tx: Any) -> dict[str, Any]:
     """Return the defaults of the fields."""
     if isinstance(tx, injected):
-        parameters = inspect.signature(tx.factory.inner_factory).parameters.values()
+        parameters = signature_of(tx.factory.inner_factory).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
     fields = dataclasses.fields(cast(Any, tx)) if _described_fields(tx) else ()
     return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}

@@ -1,12 +1,12 @@
 """The gradients of a loss for some of the parameters."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import TypeAndRuntimeError, TypeAndValueError, must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
 from gradxform.leaves.no_gradient import takes_gradient
@@ -104,7 +104,7 @@ def check_call(call: str, loss_fn: Any, *args: Any, **kwargs: Any) -> None:
       **kwargs: the arguments by name.
     """
     try:
-        signature = inspect.signature(loss_fn)
+        signature = signature_of(loss_fn)
     except (TypeError, ValueError):  # of a function that does not tell its arguments
         return
     try:

@@ -1,12 +1,12 @@
 """Which parameters a call is about: a mask, a tree of booleans, or a list of paths."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.leaves import Path, is_hole, masks, with_paths
 from gradxform.types import PyTree
@@ -127,7 +127,7 @@ def _is_function(x: Any, count: int) -> bool:
         return False
     function: Callable[..., Any] = x
     try:
-        inspect.signature(function).bind(*[None] * count)
+        signature_of(function).bind(*[None] * count)
     except (TypeError, ValueError):
         return False
     return True

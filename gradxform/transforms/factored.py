@@ -1,6 +1,5 @@
 """Second moments in less memory than the parameters: Adafactor's and SM3's."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform._jax.versions import with_whole_dims
+from gradxform._names.deferred import signature_of
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import dtype_of, like_params, shape_of
@@ -178,7 +178,7 @@ class scale_by_factored_rms(ArrayRule):
     def __post_init__(self):
         require_non_negative(self, "min_dim_size_to_factor")
         try:
-            inspect.signature(self.decay_rate_fn).bind(None, None)
+            signature_of(self.decay_rate_fn).bind(None, None)
         except TypeError as error:
             raise TypeError(
                 f"{name_of(self)}: decay_rate_fn is called with (step, decay_rate): {error}."

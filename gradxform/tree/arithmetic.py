@@ -8,7 +8,6 @@ The names and arguments are those of `optax.tree`. For all functions:
 """
 
 import functools
-import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from gradxform import engine, numerics
+from gradxform._names.deferred import signature_of
 from gradxform.errors import leaf_path, require_int32
 from gradxform.leaves import as_dtype, dtype_of, in_one_dtype, is_hole
 from gradxform.types import Array, PyTree
@@ -323,7 +323,7 @@ def random_like(
         `out_sharding`, it gets the leaf's sharding.
       dtype: the dtype of the numbers. Defaults to each leaf's own.
     """
-    sharded = "out_sharding" in inspect.signature(sampler).parameters
+    sharded = "out_sharding" in signature_of(sampler).parameters
 
     def sample(x: Any, key: Array) -> Array:
         sharding = {"out_sharding": jax.typeof(x).sharding} if sharded else {}

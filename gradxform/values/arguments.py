@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import require_in, shown
 from gradxform.values.called import number_or_called
 from gradxform.values.fields import normalized_value, range_of
@@ -51,7 +52,7 @@ def checked_call(
         result = function(*args, **kwargs)
     except Exception as error:  # wrong arguments may raise anything; others are raised again
         if isinstance(error, TypeError):
-            takes = inspect.signature(function) if signature is None else signature
+            takes = signature_of(function) if signature is None else signature
             known = known_arguments(name, takes.parameters, kwargs)
             if known is not kwargs:
                 return checked_call(function, args, known, signature, name)
@@ -82,7 +83,7 @@ def _blamed(
     error: Exception,
 ) -> str | None:
     """Return the argument without which a call succeeds; None if the error names one itself."""
-    signature = inspect.signature(function) if signature is None else signature
+    signature = signature_of(function) if signature is None else signature
     parameters = signature.parameters
     try:
         arguments = signature.bind(*args, **kwargs).arguments
@@ -127,7 +128,7 @@ def _mentions(error: Exception, argument: str) -> bool:
 @functools.cache
 def _annotated(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
     hints = typing.get_type_hints(function, include_extras=True)
-    return inspect.signature(function), hints
+    return signature_of(function), hints
 
 
 def _refused_args(

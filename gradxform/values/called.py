@@ -1,11 +1,11 @@
 """Numbers as functions without arguments: `learning_rate=lambda: 0.1`, as TensorFlow has them."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gradxform._jax.versions import is_tracing
+from gradxform._names.deferred import signature_of
 from gradxform.errors import TracedCallError
 from gradxform.values.content import parts_of, with_parts
 from gradxform.values.value import printed
@@ -54,7 +54,7 @@ def number_or_called(x: Any, or_schedule: bool = True) -> Any:
 def _can_be_called(x: Any, *args: Any) -> bool:
     """Whether the signature of a function allows these arguments."""
     try:
-        inspect.signature(x).bind(*args)
+        signature_of(x).bind(*args)
     except (TypeError, ValueError):
         return False
     return True

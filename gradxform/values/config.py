@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, cast
 
+from gradxform._names.deferred import annotations_of, signature_of
 from gradxform._names.guesses import argument_suggestion, suggestion
 from gradxform._names.version import __version__
 from gradxform.errors import (
@@ -313,7 +314,7 @@ def _read_config_value(x: Config, path: str) -> Any:
     if (call := getattr(registered, "called_with", None)) in data:
         return _read_call(x, call, path)
     variadic = getattr(registered, "variadic", None)
-    parameters = inspect.signature(registered).parameters
+    parameters = signature_of(registered).parameters
     names = list(parameters) if variadic is None else _field_names(registered)
     data = {own_name(k, names): v for k, v in data.items()}
     for field in data:
@@ -348,7 +349,7 @@ def is_plain_function(registered: Any) -> bool:
     """Whether it is a function annotated to return something else than a value."""
     if isinstance(registered, type):
         return False
-    returns = getattr(registered, "__annotations__", {}).get("return", Value)
+    returns = annotations_of(registered).get("return", Value)
     return not (isinstance(returns, type) and issubclass(returns, Value))
 
 

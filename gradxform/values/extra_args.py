@@ -1,10 +1,10 @@
 """Extra arguments of `update`: which ones a transform takes, and which ones are misspelled."""
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import did_you_mean, name_of
 from gradxform.values.value import Value
 
@@ -65,7 +65,7 @@ def accepted_by(cls: type, name: str) -> Accepted:
 
 def accepted_after(function: Callable[..., Any], positional: int) -> Accepted:
     """Return the arguments of a function after the first `positional` ones."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     extra = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][positional:]
     extra += [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     return Accepted(
@@ -105,7 +105,7 @@ def check_arguments_of_loss(part: Any, names: frozenset[str], extra: dict[str, A
       TypeError: with the closest name.
     """
     try:
-        parameters = inspect.signature(extra["value_fn"]).parameters.values()
+        parameters = signature_of(extra["value_fn"]).parameters.values()
     except (TypeError, ValueError):  # not a function, or one of C
         return
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -155,7 +155,7 @@ def given_what_it_names(
     Raises:
       TypeError: if it needs an extra argument that is not given, with the closest name.
     """
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return lambda x: function(x, **extra)
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -9,7 +9,6 @@ its name.
 import collections.abc
 import contextlib
 import dataclasses
-import inspect
 import math
 import types as pytypes
 import typing
@@ -21,6 +20,7 @@ import numpy as np
 
 from gradxform import types
 from gradxform._jax.versions import is_tracer
+from gradxform._names.deferred import signature_of
 from gradxform._names.signatures import ClassSignature
 from gradxform.errors import must_be, name_of, require_range, shown
 from gradxform.values.content import flaw_of
@@ -313,7 +313,7 @@ def check_schedule(part: Any, field: str, x: Any) -> None:
       TypeError: if it takes another number of them.
     """
     try:
-        signature = inspect.signature(x)
+        signature = signature_of(x)
     except (TypeError, ValueError):  # a function of C may have none
         return
     try:

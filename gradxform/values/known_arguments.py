@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from gradxform._names.deferred import signature_of
 from gradxform._names.guesses import unknown_argument
 from gradxform.errors import name_of
 
@@ -50,7 +51,7 @@ def with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:
         try:
             init(self, *args, **kwargs)
         except TypeError:
-            known = known_arguments(name_of(self), inspect.signature(init).parameters, kwargs)
+            known = known_arguments(name_of(self), signature_of(init).parameters, kwargs)
             if known is kwargs:
                 raise
             init(self, *args, **known)

@@ -1,10 +1,10 @@
 """Transforms that run at steps that a function of the caller chooses."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gradxform import engine
+from gradxform._names.deferred import signature_of
 from gradxform.base import check_transform, locality_of, transform
 from gradxform.errors import name_of
 from gradxform.leaves.states import check_state
@@ -32,7 +32,7 @@ class _Condition(Guard):
         if self.forward_extra_args:
             return
         try:
-            inspect.signature(self.should_transform_fn).bind(None)
+            signature_of(self.should_transform_fn).bind(None)
         except TypeError as error:
             raise TypeError(
                 f"{name_of(self)}: should_transform_fn is called with the step alone: {error}. "

@@ -1,6 +1,5 @@
 """One step of an optimizer from several micro-batches, as Optax has it."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform._names.deferred import signature_of
 from gradxform.base import Transform, check_transform, locality_of, transform
 from gradxform.errors import name_of, require_at_least, shown
 from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
@@ -88,7 +88,7 @@ class MultiSteps(Transform):
         if self.should_skip_update_fn is not None:
             check_overflows_reach(self, self.opt)
             try:
-                inspect.signature(self.should_skip_update_fn).bind(None, None, None)
+                signature_of(self.should_skip_update_fn).bind(None, None, None)
             except TypeError as error:
                 raise TypeError(
                     f"{name_of(self)}: should_skip_update_fn is called with (updates, "

@@ -1,12 +1,12 @@
 """Steps that end in a set: projected descent."""
 
-import inspect
 from dataclasses import field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, flatten_updates, masks, require_params
@@ -75,7 +75,7 @@ class project(StatelessWrapper):
                 f"projection, got {shown(self.arguments)}."
             )
         try:
-            inspect.signature(self.projection).bind(None, **arguments)
+            signature_of(self.projection).bind(None, **arguments)
         except TypeError as error:
             raise TypeError(
                 f"{name_of(self)}: {name_of(self.projection)} does not take a tree and the "

@@ -234,7 +234,8 @@ def archive(compiled, vars_name="0"):
         (other_archive, "has no config.json"),
         (archive([1]), "compile_config of '.*model' must be a dict, got \\[1\\]"),
         (archive("x"), "config.json of '.*model' is not JSON"),
-        (archive("[" * 9999 + "]" * 9999), "config.json of '.*model' is nested more than 200 deep"),
+        # Which part is said to be deep depends on how deep Python's own reader goes.
+        (archive("[" * 99999 + "]" * 99999), "config.* of '.*model' .*nested more than 200 deep"),
         (archive({"optimizer": [1]}), "identifier \\[1\\]"),
         (archive({"optimizer": CONFIG}, "[1]"), "'\\[1\\]' among the weights"),
         (archive({"optimizer": CONFIG}, "0/deep"), "'0' among the weights"),

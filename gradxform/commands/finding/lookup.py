@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gradxform._names import guesses
+from gradxform._names.deferred import signature_of
 from gradxform._names.homes import homes_of
 from gradxform.commands.finding.answers import Answer, Found
 from gradxform.commands.finding.composition import NAMES, Composition, definitions
@@ -86,7 +87,7 @@ def _part(package: str, name: str) -> Answer:
 def _needed(part: Any) -> list[str]:
     """Return the arguments that a call must have."""
     try:
-        arguments = inspect.signature(part).parameters.values()
+        arguments = signature_of(part).parameters.values()
     except (TypeError, ValueError):  # of a class that does not have one
         return []
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

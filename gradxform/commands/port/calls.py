@@ -2,13 +2,13 @@
 
 import ast
 import contextlib
-import inspect
 import math
 import operator
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gradxform._names.deferred import signature_of
 from gradxform.commands.port.differences import Difference, differences
 from gradxform.commands.port.uses import Use
 
@@ -89,7 +89,7 @@ def _arguments(
     names: list[str] = []
     if callable(part):
         with contextlib.suppress(TypeError, ValueError):
-            names = list(inspect.signature(part).parameters)
+            names = list(signature_of(part).parameters)
     pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
     values = {name: _value(node, constants) for name, node in pairs if name is not None}
     return {name: value for name, value in values.items() if value is not None}

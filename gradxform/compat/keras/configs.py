@@ -5,10 +5,10 @@ are, `REGISTRY` knows, which loads them: they stand above this file.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import ArrayRule
 from gradxform.compat.called_numbers import called_numbers
 from gradxform.compat.inversion import Unknown
@@ -148,7 +148,7 @@ def _doors(package: str) -> dict[str, Factory]:
     """
     named = {k: REGISTRY[k] for k in REGISTRY if k.startswith(f"{package}:")}
     ours = {k.partition(":")[2].lower(): x for k, x in named.items() if x in _FORMS}
-    return dict(sorted(ours.items(), key=lambda x: (len(inspect.signature(x[1]).parameters), x[0])))
+    return dict(sorted(ours.items(), key=lambda x: (len(signature_of(x[1]).parameters), x[0])))
 
 
 # ------------------------------------------------------------------------------ classes of users
@@ -407,7 +407,7 @@ def with_arguments(
 def choices_of(factory: Factory, tx: Any, leave_out: Collection[str] = ()) -> dict[str, list[Any]]:
     """Return what each argument of a factory may be, as far as the parts of `tx` allow."""
     choices: dict[str, list[Any]] = {}
-    for i, (name, parameter) in enumerate(inspect.signature(factory).parameters.items()):
+    for i, (name, parameter) in enumerate(signature_of(factory).parameters.items()):
         if name in _NOT_READ or name in leave_out:
             continue
         sample = Unknown(_SAMPLES.get(name, 0.6137 + 0.01 * i))

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import EmptyState, Transform, transform
 from gradxform.compat.arguments import by_step, descend, not_below_zero, with_semantics
 from gradxform.compat.called_numbers import with_called_numbers
@@ -82,7 +83,7 @@ _DOC = """
 
 def keras_optimizer(function: Factory) -> Door[..., chain]:
     """Add the keywords that all Keras optimizers share to a factory."""
-    own = inspect.signature(function)
+    own = signature_of(function)
     keywords = keyword_parameters(_KEYWORDS)
     own_parameters = [p for p in own.parameters.values() if p.name not in _KEYWORDS]
     signature = own.replace(parameters=[*own_parameters, *keywords])

@@ -8,12 +8,12 @@ accumulation are arguments of all. A learning rate may be a schedule of
 Any transform trains a model of Keras 3 by `model.compile(optimizer=as_keras(tx))`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import ArrayRule, transform
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.inversion import arguments_of
@@ -118,7 +118,7 @@ _DOC = """
 
 def keras3_optimizer(function: Factory) -> Door[..., chain]:
     """Add the arguments that all optimizers of Keras 3 share to a factory."""
-    own = inspect.signature(function)
+    own = signature_of(function)
     own_parameters = [
         p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own.parameters.values() if p.name != "name"
     ]

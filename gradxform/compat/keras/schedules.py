@@ -2,12 +2,12 @@
 
 import abc
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeGuard
 
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform.compat.arguments import call_factory, piecewise
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.errors import (
@@ -335,10 +335,10 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
 def _arguments(factory: Callable[..., Schedule], schedule: Any) -> dict[str, Any] | None:
     if factory is PiecewiseConstantDecay:
         return _piecewise_arguments(schedule)
-    names = inspect.signature(factory).parameters.keys() - {"name"}
+    names = signature_of(factory).parameters.keys() - {"name"}
     warm = {"warmup_target", "warmup_steps"} & names
     choices: dict[str, Any] = {}
-    for name in inspect.signature(factory).parameters:
+    for name in signature_of(factory).parameters:
         if name in _SWITCHES:
             choices[name] = [False, True]
         elif name in names - warm:
@@ -526,7 +526,7 @@ def made_by(
       Exception: `error`, if a key of the config is not an argument of the factory.
       TypeError, ValueError: those of the factory, with the place.
     """
-    keys = inspect.signature(factory).parameters
+    keys = signature_of(factory).parameters
     for key in config:
         if key not in keys:
             raise error(

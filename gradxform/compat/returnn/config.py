@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from gradxform._names.deferred import signature_of
 from gradxform.compat.arguments import call_factory, with_semantics
 from gradxform.compat.returnn.names import get_optimizer_class
 from gradxform.compat.returnn.rates import cyclic_exponential_decay, returnn_rate
@@ -215,7 +216,7 @@ def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> c
     elif identifier is not None:
         default, arguments = identifier, {}
     factory = get_optimizer_class(default)
-    parameters = inspect.signature(factory).parameters
+    parameters = signature_of(factory).parameters
     if "learning_rate" in arguments:
         raise ValueError(
             "config: learning_rate stands beside the optimizer, not in its dict; for a factor use "
@@ -269,7 +270,7 @@ def _rate(config: Mapping[str, Any], times: Any) -> Any:
             cyclic_exponential_decay, arguments, "config: dynamic_learning_rate"
         )
     elif callable(dynamic):
-        kinds = [p.kind for p in inspect.signature(dynamic).parameters.values()]
+        kinds = [p.kind for p in signature_of(dynamic).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             raise TypeError(
                 "config: dynamic_learning_rate must take any arguments by name, **kwargs, got "

@@ -1,10 +1,10 @@
 """The names that a factory of TensorFlow 1 is given for its variables."""
 
 import functools
-import inspect
 from collections.abc import Callable, Collection
 from typing import Any, ParamSpec
 
+from gradxform._names.deferred import signature_of
 from gradxform.compat.called_numbers import called_numbers, with_called_numbers
 from gradxform.compat.tf1.names import usual_name
 from gradxform.wrappers.compose import chain
@@ -28,7 +28,7 @@ def remembers_names(
     """
 
     def decorator(factory: Factory[P]) -> Factory[P]:
-        signature = inspect.signature(factory)
+        signature = signature_of(factory)
         title: Any = getattr(factory, "__name__", "")
         default = signature.parameters["name"].default or class_name
 

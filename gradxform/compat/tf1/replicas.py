@@ -8,6 +8,7 @@ and ignored, and so are the numbers of workers.
 import inspect
 from typing import Any
 
+from gradxform._names.deferred import signature_of
 from gradxform.base import check_transform
 from gradxform.compat.arguments import mask_of_names
 from gradxform.distributed.averaging.elastic import agn, elastic_average
@@ -219,7 +220,7 @@ def Tower(
     opt = optimizer_or_optimizer_fn if opt is None else opt
     if inspect.isroutine(opt):
         try:
-            inspect.signature(opt).bind()
+            signature_of(opt).bind()
         except TypeError as error:
             raise TypeError(
                 f"Tower: opt must be an optimizer or a function without arguments, got "

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradxform._names.deferred import signature_of
 from gradxform.compat import tf1
 from gradxform.compat.arguments import mask_of_names
 from gradxform.compat.called_numbers import takes_called_numbers
@@ -72,10 +73,10 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
 def _extended_with_base_signature(extended: Any, Base: Callable[..., Any]) -> Any:
     """Give a factory the signature of its base between its own arguments, where it is known."""
     try:
-        of_base = list(inspect.signature(Base).parameters.values())
+        of_base = list(signature_of(Base).parameters.values())
     except (TypeError, ValueError):
         return extended
-    first, _, listed, _ = inspect.signature(extended).parameters.values()
+    first, _, listed, _ = signature_of(extended).parameters.values()
     positional = [
         p for p in of_base if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD
     ]

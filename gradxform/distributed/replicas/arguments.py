@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform._names.deferred import signature_of
 from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast
@@ -70,7 +71,7 @@ def _arguments_of_replica_step(
 ) -> tuple[list[str], list[str], bool, bool]:
     """Return the names by position, all names, and whether it takes any position and any name."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except (TypeError, ValueError):  # of a function in another language
         return [], [], True, True
     kinds = {p.kind for p in parameters}

@@ -34,17 +34,7 @@ def _visit(x: Any, mark: Any, inside: bool, flags: list[bool]) -> None:
     if one_level is None:
         flags.append(inside)
         return
-    marked: tuple[str, ...] = ()
     names = getattr(type(x), "_fields", None)
-    if names is not None and hasattr(type(x), "__annotations__"):
-        marked = _marks(type(x), mark)
+    marked = () if names is None else marked_fields(type(x), mark)
     for i, child in enumerate(one_level[0]):
         _visit(child, mark, inside or (names is not None and names[i] in marked), flags)
-
-
-def _marks(cls: type, mark: Any) -> tuple[str, ...]:
-    """Return the fields of a state that have the annotation."""
-    try:
-        return marked_fields(cls, mark)
-    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
-        return ()

@@ -13,6 +13,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform._jax.versions import marked_as_varying
+from gradxform._names.deferred import signature_of
 from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import check_params, dtype_of, is_hole, is_update_leaf, path_at
 from gradxform.leaves.no_gradient import as_holes, filled, float0_as_holes
@@ -66,7 +67,7 @@ class Curvature(Value, abc.ABC):
             function = getattr(self, field)
             if function is None:
                 continue
-            _, *rest = inspect.signature(function).parameters.values()
+            _, *rest = signature_of(function).parameters.values()
             if any(p.kind is p.VAR_KEYWORD for p in rest):
                 return None
             kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY

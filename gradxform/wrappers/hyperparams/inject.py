@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform._names.deferred import signature_of
 from gradxform._names.guesses import argument_suggestion
 from gradxform.base import (
     Transform,
@@ -104,7 +105,7 @@ class inject_hyperparams(Value):
 
     def __post_init__(self) -> None:
         names = (self.static_args,) if isinstance(self.static_args, str) else self.static_args
-        arguments = list(inspect.signature(self.inner_factory).parameters)
+        arguments = list(signature_of(self.inner_factory).parameters)
         names = [own_name(name, arguments) for name in names]
         for name in names:
             if name not in arguments:
@@ -119,7 +120,7 @@ class inject_hyperparams(Value):
 
     def __call__(self, *args: Any, **kwargs: Any) -> "injected":
         """Return the transform that the factory makes of these arguments."""
-        signature = inspect.signature(self.inner_factory)
+        signature = signature_of(self.inner_factory)
         kinds = {p.kind for p in signature.parameters.values()}
         if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
             raise TypeError(
@@ -200,7 +201,7 @@ class injected(Transform):
 
     def __post_init__(self) -> None:
         # An old pickle has the names of its time.
-        names = inspect.signature(self.factory.inner_factory).parameters
+        names = signature_of(self.factory.inner_factory).parameters
         own = tuple((own_name(name, names), x) for name, x in self.arguments)
         object.__setattr__(self, "arguments", own)
         numbers, schedules, _ = self._split_arguments()
@@ -226,7 +227,7 @@ class injected(Transform):
 
     def _changed(self) -> list[tuple[str, Any]]:
         """Return the arguments that differ from the factory's defaults."""
-        parameters = inspect.signature(self.factory.inner_factory).parameters
+        parameters = signature_of(self.factory.inner_factory).parameters
         return [
             (k, v) for k, v in self.arguments if not is_default(v, frozen(parameters[k].default))
         ]
