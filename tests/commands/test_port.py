@@ -484,6 +484,8 @@ def test_what_is_missing_or_hidden_is_told_by_the_exit_code(project, capsys):
         (b"\xff\xfe\x00", "a.py"),
         (b"# coding: nonsense\n", "a.py: not Python: unknown encoding"),
         (b"x = 1\x00\n", "a.py"),
+        (b"x = 1" + b" + 1" * 100_000, "a.py: nested too deep to be "),
+        (b"x = " + b"-" * 1500 + b"1", "a.py: nested too deep to be read; split"),
     ],
 )
 def test_a_file_that_cannot_be_parsed_is_one_line_and_others_go_on(content, words, project, capsys):

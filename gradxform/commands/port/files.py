@@ -94,8 +94,15 @@ def port(path: pathlib.Path) -> Ported:
     Raises:
       PortError: if it cannot be read, or is not Python.
     """
-    if path.suffix == ".ipynb":
-        return _notebook(path)
+    try:
+        return _notebook(path) if path.suffix == ".ipynb" else _program(path)
+    except RecursionError:
+        raise PortError(
+            f"{path}: nested too deep to be read; split its longest expression."
+        ) from None
+
+
+def _program(path: pathlib.Path) -> Ported:
     source = text_of(path)
     tree = tree_of(path, source)
     uses, constants = find_uses(tree), constants_of(tree)
