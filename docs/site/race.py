@@ -173,15 +173,16 @@ NEWER = (
 
 
 def newer(files: list[Results], linked: Callable[[str], str]) -> str:
-    """Return the table of the newer rules: the steps of each over those of AdamW."""
+    """Return the table of the newer rules: the steps of each over those of AdamW, and seconds."""
     cells = {line.name: line.cells for line in race.lines(files)}
     beside = cells.get("adamw", {})
 
-    def share(name: str, workload: str) -> str:
-        ours, theirs = (x.get(workload, race.Cell()).steps for x in (cells[name], beside))
-        return _or_dash(ours / theirs if ours and theirs else None, ".2f")
+    def shares(name: str, workload: str) -> str:
+        ours, theirs = (x.get(workload, race.Cell()) for x in (cells[name], beside))
+        pairs = (ours.steps, theirs.steps), (ours.seconds, theirs.seconds)
+        return " / ".join(f"{a / b:.2f}" for a, b in pairs if a and b) or "–"
 
-    rows = [[linked(n), *(share(n, w) for w in WORKLOADS)] for n in NEWER if n in cells]
+    rows = [[linked(n), *(shares(n, w) for w in WORKLOADS)] for n in NEWER if n in cells]
     return _table(["optimizer", *WORKLOADS], rows) if rows else NOTHING
 
 
