@@ -203,10 +203,10 @@ class scale_by_spectrum(MatrixRule):
         if self._is_one_iteration:
             rows = jnp.asarray(self.spectrum.rows, x.dtype)
             last, *us = iterate(x, rows, weights, weights_to)
-        else:
-            last, *us = self.spectrum.of(x, weights, iterate)
-            us += [] if self.to is None else self.to.of(x, weights_to, iterate)[1:]
-        return [last, *[self._sized(u, last) for u in us]]
+            return [last, *[self._sized(u, last) for u in us]]
+        functions = [(self.spectrum, weights), (self.to, weights_to)]
+        found = [f.of(x, of_f, iterate) for f, of_f in functions if f is not None]
+        return [found[0][0], *[self._sized(u, last) for last, u in found]]
 
     def _sized(self, u: Array, last: Array) -> Array:
         """Return matrices with the norm of the end of the iteration."""

@@ -114,7 +114,7 @@ def migrate_state(
     growth = None if grown is None or grown is False else growth_of(tx, state, params, grown)
     old_params = params if growth is None else growth.old_params
     olds, news = layout_of(tx, old_params), layout_of(new_tx, params)
-    remedy = _NOT_GROWN if growth is None else _NOT_BY_DIMENSION
+    remedy = _NOT_BY_DIMENSION if grown is True else _NOT_GROWN
     fitted = fitted_state("migrate_state", tx, state, old_params, _ON_REPLICAS + remedy)
     values = _arrays_of_migrated_state(fitted)
     sources = find_sources(olds, news, values, match)
