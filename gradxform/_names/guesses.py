@@ -90,8 +90,7 @@ _ARGUMENTS = {
     "beta2 rho": "b2 decay rho",
     "beta3": "b3",
     "epsilon": "eps epsilon",
-    "epsilon_root": "eps_root",
-    "eps_root": "eps_root",
+    "epsilon_root eps_root": "eps_root",
     "alpha decay decay_rate smoothing_const": "decay decay_rate b2 rho",
     "wd l2 weight_decay_rate lambd lambda decoupled_weight_decay": "weight_decay",
     "mask weight_decay_mask decay_mask no_decay exclude_from_weight_decay": (

@@ -19,6 +19,7 @@ from gradxform.types import (
     ScalarOrSchedule,
     Size,
     StaticTree,
+    UnitIntervalOrSchedule,
     ZeroIsNone,
 )
 from gradxform.wrappers.compose import chain
@@ -34,7 +35,7 @@ def contra_muon(
     weight_decay: ScalarOrSchedule = 0.0,
     mu_dtype: DType = None,
     *,
-    soft: ScalarOrSchedule = 0.0,
+    soft: UnitIntervalOrSchedule = 0.0,
     ratio: NonNegative | ZeroIsNone = 0.35,
     eps: float = 1e-7,
     nesterov: bool = True,
@@ -97,7 +98,7 @@ def contra_muon(
 @optimizer
 def soft_muon(
     learning_rate: ScalarOrSchedule,
-    soft: ScalarOrSchedule = 0.8,
+    soft: UnitIntervalOrSchedule = 0.8,
     beta: float = 0.95,
     beta2: float = 0.95,
     weight_decay: ScalarOrSchedule = 0.0,

@@ -12,7 +12,7 @@ from jax import lax
 
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.errors import require_non_negative, require_one_of, require_unit_interval
+from gradxform.errors import require_non_negative, require_one_of
 from gradxform.linalg.products import largest_entry
 from gradxform.numerics import (
     bias_correction,
@@ -37,9 +37,9 @@ from gradxform.types import (
     MatrixSlot,
     NonNegative,
     Positive,
-    ScalarOrSchedule,
     Size,
     StaticTree,
+    UnitIntervalOrSchedule,
 )
 
 # The factors learn most at the start, and every update of them costs some products.
@@ -119,7 +119,7 @@ class scale_by_psgd_kron(MatrixRule):
     """
 
     b1: Decay = 0.9
-    preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY
+    preconditioner_update_probability: UnitIntervalOrSchedule = UPDATE_PROBABILITY
     max_size_triangular: Size = 8192
     max_skew_triangular: FixedBound = math.inf
     memory_save_mode: str | None = None
@@ -135,7 +135,6 @@ class scale_by_psgd_kron(MatrixRule):
     locality = "array"
 
     def __post_init__(self):
-        require_unit_interval(self, "preconditioner_update_probability")
         require_non_negative(self, "max_size_triangular")
         if self.memory_save_mode is not None:
             require_one_of(self, "memory_save_mode", MODES)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.errors import must_be, require_one_of
+from gradxform.errors import must_be, name_of, require_one_of, shown
 from gradxform.linalg.products import frobenius_norm, gram_of, largest_entry, with_largest_one
 from gradxform.numerics import cast, over, safe_increment, scalar, value_at
 from gradxform.numerics.overflow import saturated
@@ -30,10 +30,11 @@ from gradxform.types import (
     MatrixSlot,
     NonNegative,
     Scalar,
-    ScalarOrSchedule,
     Slot,
     StaticTree,
+    UnitIntervalOrSchedule,
 )
+from gradxform.values import is_function
 
 # The axes along which vectors are made equal, by whose they are.
 _EQUAL = {"inputs": (-1,), "outputs": (-2,), "both": (-1, -2)}
@@ -100,7 +101,8 @@ class scale_by_spectrum(MatrixRule):
       compute_dtype: as in `scale_by_muon`. Keyword-only.
 
     Raises:
-      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+      ValueError: if there is a share without `to`; at init and update, if a parameter is not a
+        matrix, or its numbers do not fit.
 
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; Chang
     et al., MuonEq: Balancing Before Orthogonalization with Lightweight Equilibration, 2026, for
@@ -114,7 +116,7 @@ class scale_by_spectrum(MatrixRule):
     eps: NonNegative = 1e-8
     mu_dtype: DType = None
     to: Any = field(default=None, kw_only=True)
-    share: ScalarOrSchedule = field(default=0.0, kw_only=True)
+    share: UnitIntervalOrSchedule = field(default=0.0, kw_only=True)
     equilibrate: Choice | None = field(default=None, kw_only=True)
     keep_norm: Choice | None = field(default=None, kw_only=True)
     nesterov: bool = field(default=True, kw_only=True)
@@ -133,6 +135,10 @@ class scale_by_spectrum(MatrixRule):
             if not (isinstance(f, Spectrum) or (name == "to" and f is None)):
                 what = "a spectrum, such as polynomial_spectrum() or contra_spectrum(0.2)"
                 raise TypeError(must_be(self, name, what, f))
+        is_number = isinstance(self.share, int | float)
+        if self.to is None and (self.share if is_number else is_function(self.share)):
+            share = shown(self.share)
+            raise ValueError(f"{name_of(self)}: share={share} does nothing without to.")
         if self.equilibrate is not None:
             require_one_of(self, "equilibrate", _EQUAL)
         if self.keep_norm is not None:

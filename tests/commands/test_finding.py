@@ -135,6 +135,7 @@ def test_the_command_prints_the_same(capsys):
     assert run(capsys, "find", "muon-h") == f"{gx.find('MuonH')!r}\n"
     assert json.loads(run(capsys, "find", "lr", "--json")) == gx.find("lr").as_data()
     assert "nothing is named 'mounh'. Did you mean" in refused(capsys, "find", "mounh")
+    assert "Did you mean 'epsilon'" in refused(capsys, "find", "epsilonn")  # an argument
     assert run(capsys, "show", "MuonH") == run(capsys, "find", "MuonH")
     assert json.loads(run(capsys, "show", "MuonH", "--json")) == gx.find("MuonH").as_data()
     assert "gx.layerwise_decay(params, decay)" in run(capsys, "show", "layerwise_decay")

@@ -25,6 +25,11 @@ def argument_text(name: str) -> str:
     return " ".join(filter(None, said))
 
 
+def argument_names() -> list[str]:
+    """Return the names of the arguments of all parts."""
+    return list(_takers())
+
+
 def _counted(takers: Mapping[str, list[str]]) -> str:
     """Return how many parts of each kind there are, and the best known of the first kind."""
     kinds = [kind for kind in KINDS if kind in takers]

@@ -145,9 +145,12 @@ def _words(name: str, lines: Iterable[str]) -> Iterator[Answer]:
 
 def _nearest(name: str) -> str:
     """Return " Did you mean 'x' or 'y'?" for the names that are nearest, or ""."""
+    from gradxform.commands.finding.arguments import argument_names  # which loads all optimizers
+
     known = [x for package in _PACKAGES for x in homes_of(package)]
     known += [x for row in COMPOSITIONS for x in row.names]
     known += [x.rpartition(".")[2] for row in elsewhere() for x in row["names"]]
+    known += argument_names()
     by_plain = {guesses.plain(x): x for x in reversed(known)}  # the first spelling counts
     near = difflib.get_close_matches(guesses.plain(name), by_plain)
     return f" Did you mean {' or '.join(repr(by_plain[x]) for x in near)}?" if near else ""
